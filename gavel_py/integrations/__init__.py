@@ -1,7 +1,7 @@
-"""Systems that run jobs, driven in rounds by a `RoundScheduler`; a package for each.
+"""Systems that run jobs; a package for each.
 
-`slurm` manages a partition of a Slurm cluster. An integration does not depend on simulators, sweeps or traces; its log has what a
-`Run` needs.
+`slurm` manages a partition of a Slurm cluster, driven in rounds by a `RoundScheduler`; its log has what a `Run` needs. `kueue`
+reads what Kueue does, and writes advice. An integration does not depend on simulators, sweeps or traces.
 """
 
 from importlib import import_module
@@ -12,4 +12,4 @@ _public, __dir__, __all__ = names_in(__name__)
 
 
 def __getattr__(name: str) -> object:
-    return import_module(f"{__name__}.slurm") if name == "slurm" else _public(name)
+    return import_module(f"{__name__}.{name}") if name in ("kueue", "slurm") else _public(name)

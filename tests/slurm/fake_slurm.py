@@ -16,9 +16,15 @@ import gavel_py as gp
 from gavel_py.integrations.slurm.client.commands import CommandResult
 from gavel_py.integrations.slurm.client.notation import gpus_in
 
-__all__ = ["FakeClock", "FakeJob", "FakeSlurm"]
+__all__ = ["EARLIER", "FIRST", "FakeClock", "FakeJob", "FakeSlurm"]
 
 START = 1_700_000_000.0
+
+EARLIER = "89999"
+"""A lease for which jobs wait from the beginning, as if a driver had been there before."""
+
+FIRST = "90001"
+"""The lease that the first driver will take."""
 
 DOWN = '{"errors": [{"description": "Failed while looking for jobs", "error": "Unspecified error"}], "jobs": [], "nodes": []}'
 
@@ -31,6 +37,12 @@ NUMBERS = {
     "MinMemoryNode": "memory_per_node",
 }
 """{word of scontrol: key of squeue}."""
+
+SHOWN = (
+    *("job_id", "job_state", "state_reason", "partition", "nodes", "required_nodes", "start_time", "time_limit", "priority"),
+    *("dependency", "account", "qos", "tres_per_node", "node_count", "cpus", "memory_per_node", "features", "comment"),
+)
+"""Keys of squeue that its text shows."""
 
 
 @dataclass
@@ -66,7 +78,8 @@ class FakeClock:
 @dataclass
 class FakeJob:
     """A job in Slurm. per_node, per_job: requested GPUs of each node or of the whole job, as "type:count" or "count"; most: nodes
-    that it accepts at most, 0 for no limit; left: when it was last stopped, and on which nodes.
+    that it accepts at most, 0 for no limit; dependency: what its user wants it to wait for, never fulfilled here; lease: the lease
+    for which it waits, too; priority: 0 on hold; left: when it was last stopped, and on which nodes.
     """
 
     number: int
@@ -78,9 +91,11 @@ class FakeJob:
     comment: str = ""
     name: str = "job"
     state: str = "PENDING"
-    priority: int = 0
-    reason: str = "JobHeldUser"
+    priority: int = 1000
+    reason: str = "Dependency"
     description: str = ""
+    dependency: str = ""
+    lease: str = ""
     admin_comment: str = ""
     wanted: list[str] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
@@ -105,9 +120,9 @@ class FakeSlurm:
     slow: {job: seconds to stop}; is_down: whether slurmctld is down; fails: called before each command, and may raise;
     refuses: returns the error message for a line of scontrol, or a command on one job, if any;
     config, accounts, partitions, reservations: output of scontrol, by default with this account as SlurmUser;
-    tables: those of sacctmgr, {} if slurmdbd does not answer; beacons: {job: comment} of signs of life;
-    owners: {sign of life: uid} of those that do not belong to this account; signalled: (job, signal, whether to its script only) as
-    sent; on_signal: is called with each such job.
+    tables: those of sacctmgr, {} if slurmdbd does not answer; leases: {job: [comment, begin]}, with one for which jobs wait before
+    there is a driver; owners: {lease: uid} of those that do not belong to this account; ahead: seconds by which the clock of
+    slurmctld is ahead; signalled: (job, signal, whether to its script only) as sent; on_signal: is called with each such job.
     """
 
     def __init__(self, clock: FakeClock, nodes: dict[str, tuple[str, int]], *, new: bool = False) -> None:
@@ -118,7 +133,9 @@ class FakeSlurm:
         self.sent: list[str] = []
         self.stuck: set[int] = set()
         self.blocked: set[str] = set()
-        self.beacons: dict[str, str] = {}
+        self.leases: dict[str, list[Any]] = {EARLIER: ["", math.inf]}
+        self.ahead = 0.0
+        self._numbers = 90_000
         self.owners: dict[str, int] = {}
         self.counted: dict[str, dict[str, Any]] = {}
         self.slow: dict[int, float] = {}
@@ -135,10 +152,10 @@ class FakeSlurm:
         self.on_signal: Callable[[int], None] = lambda _: None
 
     def submit(self, number: int, **fields: Any) -> FakeJob:
-        """Submit a job; by default, it is on hold and annotated as by the plugin."""
+        """Submit a job; by default, it waits for a lease and is annotated as by the plugin."""
+        mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};shared", "lease": max(self.leases, default="")}
         is_managed = "free" not in fields.get("partition", "gpu").split(",")
-        mark = {"admin_comment": f"gavel:submit={self.clock.now():.0f};plugin"} if is_managed else {}
-        self.jobs[number] = FakeJob(number, **(mark | fields))
+        self.jobs[number] = FakeJob(number, **((mark if is_managed else {}) | fields))
         return self.jobs[number]
 
     def run(self, arguments: Sequence[str], text: str = "") -> CommandResult:
@@ -148,39 +165,80 @@ class FakeSlurm:
             return answered(DOWN) if "--json" in arguments else CommandResult(1, "", "Unable to contact controller")
         if arguments[0] == "sinfo":
             return answered(json.dumps(self._sinfo()))
+        if arguments[0] == "sdiag":
+            return answered(f"***\nsdiag output at Mon Jan 01 00:00:00 2026 ({self.clock.machine_seconds() + self.ahead:.0f})\n")
         if arguments[0] in ("sbatch", "scancel") or "--name=gavel-driver" in arguments or "update" in arguments:
             return self._single(arguments)
         if arguments[0] == "squeue":
             self._schedule()
-            return answered(json.dumps({"jobs": [self._shape(job) for job in self.jobs.values()]}))
+            return answered(self._queue(arguments))
         if len(arguments) > 1:
             return self._shown(arguments)
         assert list(arguments) == ["scontrol"]
         errors = [error for line in text.splitlines() if line != "quit" and (error := self._order(line))]
         return CommandResult(1 if errors else 0, "", "\n".join(errors))
 
-    def _sign(self, number: str) -> dict[str, Any]:
+    def drivers(self) -> list[str]:
+        """Return the comments of the leases of drivers."""
+        return [comment for comment, _ in self.leases.values() if comment]
+
+    def _held_by(self, number: str) -> dict[str, Any]:
         uid, state = self.owners.get(number, os.geteuid()), "PENDING"
         entry = {"name": "gavel-driver", "user_id": uid, "user_name": f"user{uid}", "partition": "gpu"}
-        return entry | {"job_id": int(number), "comment": self.beacons[number], "job_state": [state] if self.new else state}
+        comment, begin = self.leases[number]
+        begin = 0 if math.isinf(begin) else begin
+        entry |= {"eligible_time": {"set": True, "infinite": False, "number": begin} if self.new else begin}
+        return entry | {"job_id": int(number), "comment": comment, "job_state": [state] if self.new else state}
+
+    def _queue(self, arguments: Sequence[str]) -> str:
+        """List jobs, as JSON or a line of text each; from 24.05 on, filters also apply to JSON."""
+        is_text = "--json" not in arguments
+        wanted = dict(word.split("=", 1) for word in arguments if "=" in word)
+        names, states, nodes = (wanted.get(name, "").split(",") for name in ("--partition", "--states", "--nodelist"))
+        leases = [self._held_by(number) for number in self.leases] if nodes == [""] or not self.new else []
+        found = {number: self._shape(job) for number, job in self.jobs.items()}
+        if (is_text or self.new) and names != [""]:
+            found = {number: shape for number, shape in found.items() if not set(names).isdisjoint(shape["partition"].split(","))}
+        if (is_text or self.new) and states not in ([""], ["all"]):
+            found = {number: shape for number, shape in found.items() if self.jobs[number].state in states}
+        if (is_text or self.new) and nodes != [""]:
+            found = {number: shape for number, shape in found.items() if not self.jobs[number].held.keys().isdisjoint(nodes)}
+        if is_text:
+            return "".join("|".join(str(shape.get(name)) for name in ("name", *SHOWN)) + "\n" for shape in found.values())
+        version = {"major": "24", "micro": "0", "minor": "05"} if self.new else {"major": 22, "micro": 8, "minor": 5}
+        listed = [*found.values(), *leases]
+        return json.dumps({"meta": {"slurm" if self.new else "Slurm": {"version": version}}, "jobs": listed})
 
     def _single(self, arguments: Sequence[str]) -> CommandResult:
-        """Carry out a command on one job, which is a sign of life except for signals."""
+        """Carry out a command on one job, which is a lease except for signals."""
+        self._end_leases()
         if arguments[0] == "squeue":
-            return answered(json.dumps({"jobs": [self._sign(number) for number in self.beacons]}))
+            return answered(json.dumps({"jobs": [self._held_by(number) for number in self.leases]}))
         if error := self.refuses(" ".join(arguments)):
             return CommandResult(1, "", error)
         if arguments[0] == "sbatch":
-            number = str(max(map(int, self.beacons), default=89_999) + 1)
-            self.beacons[number] = next(w for w in arguments if w.startswith("--comment="))[10:]
-            return answered(f"{number}\n")
+            words = dict(word.removeprefix("--").split("=", 1) for word in arguments if "=" in word)
+            self._numbers += 1
+            self.leases[str(self._numbers)] = [words["comment"], self._time(words["begin"])]
+            return answered(f"{self._numbers}\n")
         if arguments[0] == "scancel":
             self._scancel(arguments[1:])
-        elif int(number := arguments[2].removeprefix("JobId=")) in self.jobs:
-            self.jobs[int(number)].comment = arguments[3].removeprefix("Comment=")
         else:
-            self.beacons[number] = arguments[3].removeprefix("Comment=")
+            words = dict(word.split("=", 1) for word in arguments[2:])
+            if (number := words["JobId"]) not in self.leases:
+                return CommandResult(1, "", f"Job is no longer pending execution for job {number}")
+            if "StartTime" in words:
+                self.leases[number] = [words["Comment"], self._time(words["StartTime"])]
         return answered("")
+
+    def _time(self, text: str) -> float:
+        if not text.startswith("now"):
+            return datetime.fromisoformat(text).timestamp()
+        return self.clock.machine_seconds() + float(text.removeprefix("now") or 0)
+
+    def _end_leases(self) -> None:
+        """End the leases whose time has come."""
+        self.leases = {number: each for number, each in self.leases.items() if each[1] > self.clock.machine_seconds()}
 
     def _shown(self, arguments: Sequence[str]) -> CommandResult:
         """Answer a question about the cluster."""
@@ -192,7 +250,7 @@ class FakeSlurm:
 
     def _scancel(self, words: Sequence[str]) -> None:
         if not words[0].startswith("--signal="):
-            del self.beacons[words[0]]
+            del self.leases[words[0]]
             return
         for number in [int(word) for word in words[1:] if word != "--batch"]:
             assert self.jobs[number].state == "RUNNING"
@@ -220,25 +278,24 @@ class FakeSlurm:
         verb, _, rest = line.partition(" ")
         if verb == "update":
             return self._update(rest)
-        verb = "requeuehold" if rest.startswith("Incomplete ") else {"requeuehold": "bring back"}.get(verb, verb)
+        verb = "stop" if rest.startswith("Incomplete ") else verb
         errors = [self._one(verb, int(number)) for number in rest.removeprefix("Incomplete ").split(",")]
         return "\n".join(error for error in errors if error)
 
     def _one(self, verb: str, number: int) -> str:
         job = self.jobs.get(number)
-        if verb == "bring back" and job is not None and job.state == "FAILED":
-            job.state, job.priority, job.restarts = "PENDING", 0, job.restarts + 1
-            job.reason, job.description = "JobHeldUser", "job requeued in held state"
+        if verb == "requeue" and job is not None and job.state == "FAILED":
+            job.state, job.restarts, job.eligible, job.reason = "PENDING", job.restarts + 1, self.clock.now() + 120, "BeginTime"
             return ""
         if job is None or job.state not in ("PENDING", "RUNNING", "SPECIAL_EXIT"):
             return f"Job has already finished for job {number}"
         if verb == "hold":
-            job.priority, job.reason = 0, "JobHeldAdmin"
+            job.priority, job.reason = 0, "JobHeldUser"
         elif verb == "release":
-            job.priority, job.reason, job.description, job.state = 1000, "None", "", job.state.replace("SPECIAL_EXIT", "PENDING")
-        elif verb == "requeuehold":
+            job.priority, job.reason, job.state = 1000, "None", job.state.replace("SPECIAL_EXIT", "PENDING")
+        elif verb == "stop":
             job.left = self.clock.now(), frozenset(job.held)
-            job.state, job.priority, job.restarts = "COMPLETING", 0, job.restarts + 1
+            job.state, job.restarts = "COMPLETING", job.restarts + 1
             job.stops = self.clock.now() + self.slow.get(number, 0.0)
             self._stop_those_whose_time_has_come()
         else:
@@ -262,10 +319,15 @@ class FakeSlurm:
                 return f"Job is in held state, pending scheduler release for job {job.number}"
             job.priority = int(words["Priority"])
             return ""
-        assert words.pop("StartTime") == "now"
-        if job.state not in ("PENDING", "SPECIAL_EXIT"):
+        if job.state not in ("PENDING", "SPECIAL_EXIT", "COMPLETING"):
             return f"Job is no longer pending execution for job {job.number}"
-        job.eligible = self.clock.now()
+        if "Dependency" in words:
+            parts = [part for part in words.pop("Dependency").split(",") if part]
+            leases = [part for part in parts if part.removeprefix("afterany:") in self.leases]
+            job.lease = leases[0].removeprefix("afterany:") if leases else ""
+            job.dependency = ",".join(part for part in parts if part not in leases)
+        if "StartTime" in words:
+            job.eligible = self._time(words.pop("StartTime"))
         if "ReqNodeList" in words:
             job.wanted = [name for name in words.pop("ReqNodeList").split(",") if name]
             least, _, most = words.pop("NumNodes").partition("-")
@@ -282,14 +344,16 @@ class FakeSlurm:
                 job.state, job.held = "PENDING", {}
                 if job.runs_in:  # Slurm puts it first
                     job.partition = ",".join(dict.fromkeys([job.runs_in, *job.partition.split(",")]))
-                job.reason, job.description = "JobHeldUser", "job requeued in held state"
-                job.eligible = self.clock.now() + 120
+                job.reason, job.eligible = "BeginTime", self.clock.now() + 120
 
     def _schedule(self) -> None:
-        """Start released jobs on the nodes that they request, or wherever there is room."""
+        """Start jobs that wait for nothing on the nodes that they request, or wherever there is room."""
         self._stop_those_whose_time_has_come()
+        self._end_leases()
         for job in self.jobs.values():
             if job.state != "PENDING" or not job.priority or job.eligible > self.clock.now() or job.number in self.stuck:
+                continue
+            if job.dependency or job.lease in self.leases:
                 continue
             held = self.elsewhere.get(job.number) or self._room(job)
             if held:
@@ -365,6 +429,11 @@ class FakeSlurm:
             ]
         }
 
+    def _waits_for(self, job: FakeJob) -> str:
+        """Return the dependency on a lease that has not ended."""
+        waits = job.state == "PENDING" and job.lease in self.leases
+        return f"afterany:{job.lease}(unfulfilled)" if waits else ""
+
     def _shape(self, job: FakeJob) -> dict[str, Any]:
         def number(value: float | None) -> Any:
             return {"set": value is not None, "infinite": False, "number": value or 0} if self.new else value
@@ -388,10 +457,11 @@ class FakeSlurm:
             "priority": number(job.priority),
             "state_reason": job.reason,
             "state_description": job.description,
+            "dependency": ",".join(filter(None, [job.dependency, self._waits_for(job)])),
             "cpus": number(1),
             "max_nodes": number(0 if job.restarts or job.held else job.most),  # as Slurm, which shows it until the first start
             "submit_time": number(self.clock.now()),
-            "start_time": number(job.start),
+            "start_time": number(job.eligible if job.state == "PENDING" else job.start),
             "end_time": number(job.end),
             "eligible_time": number(job.eligible),
             "restart_cnt": job.restarts,

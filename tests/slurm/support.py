@@ -16,6 +16,7 @@ __all__ = [
     "LSTM",
     "RECORDED",
     "KilledError",
+    "bound",
     "cluster",
     "cluster_with",
     "driver",
@@ -58,31 +59,16 @@ def cluster_with(count: int, gpus: int) -> FakeSlurm:
     return slurm
 
 
-def driver(slurm: FakeSlurm, folder: Path | None, **options: Any) -> gp.SlurmDriver:
-    """Return a driver of this cluster; speeds: in place of the small profile."""
-    keys = {
-        "default_type",
-        "default_steps",
-        "type_rules",
-        "on_exit",
-        "metrics",
-        "metrics_port",
-        "on_failure",
-        "trust",
-        "trusted",
-        "poll_seconds",
-        "accelerators",
-        "stop_seconds",
-        "start_seconds",
-        "retry_seconds",
-        "warn_signal",
-        "warn_seconds",
-        "wall_limit",
-        "tenants_from_slurm",
-        "elastic",
-    }
+def bound(slurm: FakeSlurm) -> set[int]:
+    """Return the jobs that wait for a driver."""
+    return {job.number for job in slurm.jobs.values() if job.state == "PENDING" and slurm.leases.get(job.lease, [""])[0]}
+
+
+def driver(slurm: FakeSlurm, folder: Path | None, *, measures: bool = False, **options: Any) -> gp.SlurmDriver:
+    """Return a driver of this cluster; speeds: in place of the small profile; measures: whether restarts have a measured cost."""
+    keys = gp.SlurmSettings.model_fields.keys()
     settings = gp.SlurmSettings(options.pop("partition", "gpu"), **{name: options.pop(name) for name in keys & options.keys()})
-    options = {"round_seconds": 100.0, "restart_seconds": 0.0, "min_run_seconds": 0.0} | options
+    options = {"round_seconds": 100.0} | ({} if measures else {"restart_seconds": 0.0, "min_run_seconds": 0.0}) | options
     policy = options.pop("policy", "max_min_fairness")
     speeds = options.pop("speeds", None) or profile()
     return gp.SlurmDriver(settings, speeds, policy, directory=folder, commands=slurm, clock=slurm.clock, **options)
@@ -121,10 +107,12 @@ def dying_at(slurm: FakeSlurm, command: int) -> Iterator[None]:
 
 
 def recorded_commands(folder: Path) -> str:
-    """Write programs that print recordings of Slurm 22.05 into a folder, and return it; scontrol prints nothing."""
+    """Write programs that print recordings of Slurm 22.05 into a folder, and return it; sbatch prints an id, and others nothing."""
     folder.mkdir()
-    for name in ("sinfo", "squeue", "scontrol"):
+    for name in ("sinfo", "squeue", "scontrol", "sbatch", "scancel", "sdiag"):
         program = folder / name
-        program.write_text("#!/bin/sh\n" + (f"cat '{RECORDED}/{name}-22.05.json'\n" if name != "scontrol" else ""))
+        recording = RECORDED / f"{name}-22.05.json"
+        prints = f"cat '{recording}'\n" if recording.exists() else "echo 900\n" if name == "sbatch" else ""
+        program.write_text(f"#!/bin/sh\n{prints}")
         program.chmod(0o755)
     return str(folder)

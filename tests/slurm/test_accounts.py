@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos, read_accounts
+from gavel_py.integrations.slurm.accounts import ADMITTED, WAITING, Accounts, Association, Qos, Turns, read_accounts
 from gavel_py.integrations.slurm.client.parsing import jobs_from
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.turns import ADMITTED, LOST_SHARE, UNMEASURED_STOP_SECONDS, WAITING, Turns
+from gavel_py.integrations.slurm.records import LOST_SHARE, UNMEASURED_STOP_SECONDS
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, RECORDED, KilledError, cluster, driver, dying_at, events
 

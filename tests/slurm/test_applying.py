@@ -11,9 +11,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.apply import start_line
-from gavel_py.integrations.slurm.state import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
-from tests.slurm.support import BERT, KilledError, cluster, cluster_with, driver, dying_at, events
+from tests.slurm.support import BERT, KilledError, bound, cluster, cluster_with, driver, dying_at, events
 
 
 def test_a_slow_stop_delays_only_the_jobs_that_get_its_gpus(tmp_path: Path) -> None:
@@ -52,7 +51,7 @@ def test_a_stop_beyond_its_limit_is_reported_and_the_next_job_waits(tmp_path: Pa
                 break
         assert applied.lingering == [str(slow)]
         assert list(applied.waiting) == [str(3 - slow)]
-        assert slurm.jobs[3 - slow].priority == 0
+        assert bound(slurm) == {3 - slow}
         slurm.slow = {}
         slurm.clock.seconds += 100
         driven.round()
@@ -73,6 +72,18 @@ def test_jobs_that_may_take_too_long_to_stop_are_warned_of_at_the_start(tmp_path
             driven.round()
 
 
+@pytest.mark.parametrize(("release", "warns"), [("24.11.5", False), ("25.05.3", True)])
+def test_releases_that_no_recording_covers_are_told_at_the_start(tmp_path: Path, release: str, warns: bool) -> None:
+    slurm = cluster_with(2, 4)
+    slurm.config += f"SLURM_VERSION           = {release}\n"
+    with driver(slurm, tmp_path) as driven, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        driven.round()
+    told = [str(each.message) for each in caught if "gavel-py was tested with" in str(each.message)]
+    tested = "gavel-py was tested with 22.05, 24.11 and 26.05; compare gavel slurm status with squeue and sinfo"
+    assert told == [f"this is Slurm 25.05, but {tested}"] * warns
+
+
 @pytest.mark.parametrize("now", [{"per_job": "gpu:1"}, {"per_job": "", "per_node": "gpu:v100:1,gpu:k80:1"}])
 def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, now: dict[str, str]) -> None:
     slurm = cluster()
@@ -85,13 +96,13 @@ def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, no
 
     with driver(slurm, tmp_path) as driven:
         driven.look()
-        slurm.submit(3, per_job="gpu:1", comment=BERT, priority=5)  # it has to be held first
+        slurm.submit(3, per_job="gpu:1", comment=BERT, lease="")  # it has to be bound first
         slurm.stuck = {3}
         slurm.fails = change
         _, applied = driven.round()
         slurm.fails, slurm.stuck = None, set()
         assert applied.waiting == {"1": "its user has changed it in the meantime", "3": applied.waiting["3"]}
-        assert (slurm.jobs[1].state, slurm.jobs[1].priority, slurm.jobs[2].state) == ("PENDING", 0, "RUNNING")
+        assert (bound(slurm), slurm.jobs[2].state) == ({1, 3}, "RUNNING")
         assert {name: getattr(slurm.jobs[1], name) for name in now} == now
         for _ in range(3):
             slurm.clock.seconds += 100
@@ -100,7 +111,7 @@ def test_changes_by_users_between_decision_and_start_are_kept(tmp_path: Path, no
         assert list(slurm.jobs[1].held.values()) == [1]
 
 
-def test_a_job_whose_user_asks_for_fewer_gpus_after_it_was_given_its_nodes_is_not_released(tmp_path: Path) -> None:
+def test_a_job_whose_user_asks_for_fewer_gpus_after_it_was_given_its_nodes_is_not_let_go(tmp_path: Path) -> None:
     slurm = cluster()
     slurm.submit(1, per_job="gpu:4", comment=BERT)
 
@@ -113,7 +124,7 @@ def test_a_job_whose_user_asks_for_fewer_gpus_after_it_was_given_its_nodes_is_no
         slurm.fails = change
         _, applied = driven.round()
     assert applied.waiting == {"1": "its user has changed it in the meantime"}
-    assert (slurm.jobs[1].state, slurm.jobs[1].priority) == ("PENDING", 0)
+    assert bound(slurm) == {1}
 
 
 def test_jobs_on_an_unresponsive_node_are_left_alone(tmp_path: Path) -> None:
@@ -156,7 +167,7 @@ def test_a_job_whose_node_has_just_been_drained_delays_no_other(tmp_path: Path) 
     slurm.blocked = {"v100-0", "k80-0"}
 
     def drained(_: float) -> None:
-        slurm.jobs[1].reason = "ReqNodeNotAvail" if slurm.jobs[1].priority else slurm.jobs[1].reason
+        slurm.jobs[1].reason = "Dependency" if slurm.jobs[1].lease else "ReqNodeNotAvail"
 
     slurm.clock.on_sleep = drained
     with driver(slurm, tmp_path, start_seconds=60.0) as driven:
@@ -164,7 +175,7 @@ def test_a_job_whose_node_has_just_been_drained_delays_no_other(tmp_path: Path) 
         _, applied = driven.round()
         assert slurm.clock.now() - began < 5
         assert applied.waiting == {"1": "Slurm has not started it: ReqNodeNotAvail"}
-        assert slurm.jobs[1].priority == 0, "it is on hold again"
+        assert bound(slurm) == {1}
         slurm.blocked, slurm.clock.on_sleep = set(), None
         slurm.clock.seconds += 10
         driven.fill()
@@ -178,8 +189,8 @@ def test_failed_starts_are_tried_later_and_left_to_slurm_after_three(tmp_path: P
     with driver(slurm, tmp_path, start_seconds=5.0, retry_seconds=30.0) as driven:
         for _ in range(12):
             driven.round()
-            free.append(slurm.jobs[1].priority > 0)
-            assert free[-1] is not bool(slurm.jobs[1].wanted), "Slurm may start it anywhere, or the driver where it has decided"
+            free.append(not bound(slurm))
+            assert not slurm.jobs[1].wanted, "Slurm may start it anywhere, also if the driver dies"
             slurm.clock.seconds += 100
         assert free[:3] == [False, False, False]
         assert 0 < sum(free[3:]) < len(free[3:]), "it is tried now and then"
@@ -218,9 +229,9 @@ def test_an_unresponsive_node_gets_no_jobs_and_keeps_its_own(tmp_path: Path) -> 
     assert decided.moves.start == {"2": {"k80-0": 2}}
 
 
-def test_a_job_started_before_it_was_held_delays_no_other(tmp_path: Path) -> None:
+def test_a_job_started_before_it_was_bound_delays_no_other(tmp_path: Path) -> None:
     slurm = cluster()
-    slurm.submit(1, per_job="gpu:4", comment=BERT, priority=5, reason="Resources")
+    slurm.submit(1, per_job="gpu:4", comment=BERT, lease="", reason="Resources")
     slurm.submit(2, per_job="gpu:2", comment=BERT, more={"features": "v100"})
     slurm.stuck = {1}
     began = slurm.clock.now()
@@ -254,18 +265,18 @@ def test_cpus_of_a_gang_are_spread_over_its_nodes_as_its_gpus_are(tmp_path: Path
     assert not any("MinCPUsNode" in line for line in lines[2]), "on one node it is what its user asks for"
 
 
-def test_cpu_requests_are_kept_if_an_old_state_lacks_them(tmp_path: Path) -> None:
+def test_cpu_requests_that_the_driver_does_not_know_are_kept(tmp_path: Path) -> None:
     slurm = FakeSlurm(FakeClock(), dict.fromkeys(("v100-0", "v100-1"), ("v100", 4)))
     slurm.submit(1, per_job="gpu:8", comment=BERT, more={"cpus": 20, "minimum_cpus_per_node": 6})
     with driver(slurm, tmp_path) as driven:
         decided, applied = driven.round()
-    kept = decided.picture.state.tracked["1"].to_dict()
-    assert kept.pop("fewest_cpus") == 6
-    older = Tracked.from_dict(kept)
+    tracked = decided.picture.state.tracked["1"]
+    assert tracked.min_cpus == 6
+    unknown = replace(tracked, min_cpus=None)
     job = replace(applied.jobs["1"], cpus_per_node=6)
     for target in ({"v100-0": 4}, {"v100-0": 4, "v100-1": 4}):
-        assert "MinCPUsNode" not in start_line(job, target, older)
-    assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, replace(older, min_cpus=6))
+        assert "MinCPUsNode" not in start_line(job, target, unknown)
+    assert "MinCPUsNode=10 " in start_line(job, {"v100-0": 4, "v100-1": 4}, tracked)
 
 
 @pytest.mark.parametrize("at", range(7, 23, 2))

@@ -117,7 +117,7 @@ def test_delivered_time_is_that_of_slurm(tmp_path: Path) -> None:
             sent, told = len(slurm.sent), slurm.clock.now()
             before = {job.number: job.start for job in slurm.jobs.values() if job.held}
             driven.round()
-            stops = [line.split()[-1] for line in slurm.sent[sent:] if line.startswith("requeuehold")]
+            stops = [line.split()[-1] for line in slurm.sent[sent:] if line.startswith("requeue Incomplete")]
             for job_id in {int(job_id) for ids in stops for job_id in ids.split(",")}:
                 ran[job_id] = ran.get(job_id, 0.0) + told - before[job_id]
             slurm.clock.seconds += 70.0

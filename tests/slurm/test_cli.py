@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -34,16 +35,40 @@ def test_status(gavel: Gavel) -> None:
     assert "draining" in done.out
     assert "not managed: it is in another partition" in done.out
     document = json.loads(gavel("status", "--partition", "opt", "--json").out)
-    assert {node["node"]: node["gpus"] for node in document["nodes"]} == {"k80-1": 4, "v100-0": 4, "v100-1": 4}
-    assert len(document["jobs"]) == 8
+    assert {node["node"]: node["gpus"] for node in document["nodes"]} == {
+        f"{kind}-{number}": 4 for kind in ("k80", "p100", "v100") for number in (0, 1)
+    }
+    assert len(document["jobs"]) == 11
 
 
 def test_plan_changes_nothing(gavel: Gavel, tmp_path: Path) -> None:
     planned = json.loads(gavel("plan", "--partition", "opt", "--json", "-p", "fifo").out)
-    assert set(planned["start"]) == {"101", "102", "103_0"}
+    assert set(planned["start"]) == {"101", "103_0", "103_1"}
     text = gavel("run", "--partition", "opt", "--dry-run", "-p", "fifo").out
     assert text.startswith("Round 0: 0 kept, 0 stopped, 3 to start")
     assert not (tmp_path / "states").exists()
+
+
+def test_names_of_gpus_and_nodes_left_out_are_told(gavel: Gavel, tmp_path: Path) -> None:
+    rows = "job_type,num_gpus,accelerator,steps_per_second\nbert,1,V100-PCIe,8\nbert,1,K80,2\n"
+    (tmp_path / "lab.csv").write_text(rows)
+    words = ("--partition", "opt", "--profile", str(tmp_path / "lab.csv"))
+    notes = [
+        "GPU type 'k80' is treated as 'K80' of the profile: they differ only in case",
+        "GPU type 'v100' is treated as 'V100-PCIe' of the profile: they name the same accelerator; for another one: "
+        "--map-accelerator v100=NAME",
+        "profile lab does not have GPU type 'p100'; it has V100-PCIe, K80; its nodes are ignored (--estimate or --learn uses them "
+        "by their specifications): p100-0, p100-1",
+    ]
+    assert gavel("status", *words).out.splitlines()[-5:] == [notes[0], "", notes[1], "", notes[2]]
+    ran = gavel("run", "--shadow", "--once", *words).out.splitlines()
+    assert ran[:3] == notes
+    assert ran[3].startswith("Round 0: ")
+    (tmp_path / "lab.csv").write_text(f"{rows.splitlines()[0]}\nbert,1,h100,8\n")
+    for command in ("status", "plan", "run"):
+        done = gavel(command, *words, "--state", str(tmp_path / "state"))
+        assert done.code == 2
+        assert "profile lab: does not have GPU types 'k80', 'p100', 'v100'; it has h100; --estimate and --learn take" in done.err
 
 
 @pytest.mark.parametrize(
@@ -71,7 +96,7 @@ def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     done = gavel("status", "--partition", "opt")
     assert (done.code, done.out) == (1, "")
-    assert "no Slurm here: sinfo or squeue does not answer (squeue was not found" in done.err
+    assert done.err == "Error: no Slurm here: squeue was not found; Slurm's commands must be installed and on the PATH\n"
     (tmp_path / "bin" / "elsewhere").rename(tmp_path / "bin" / "squeue")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/usr/bin:/bin")
     program = tmp_path / "bin" / "sinfo"
@@ -82,11 +107,16 @@ def test_slurm_is_missing_or_does_not_answer(gavel: Gavel, monkeypatch: pytest.M
     program.write_text("#!/bin/sh\necho 'slurm_load_node: \x1b[1mUnable to contact' >&2\nexit 1\n")
     done = gavel("plan", "--partition", "opt")
     assert done.code == 1
-    assert "sinfo --all --json failed: slurm_load_node:  [1mUnable to contact" in done.err
+    assert "sinfo --Node --all --json failed: slurm_load_node:  [1mUnable to contact" in done.err
     program.write_text("#!/bin/sh\necho hello\n")
     assert "printed no JSON: hello" in gavel("plan", "--partition", "opt").err
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "squeue was not found: Slurm's commands must be installed" in gavel("plan", "--partition", "opt").err
+    monkeypatch.setenv("GAVEL_SLURM_STATE", str(tmp_path / "none"))
+    place = ("--partition", "opt")
+    for words in (["plan", *place], ["run", *place], ["run", *place, "--shadow"], ["release", *place], ["why", "1"]):
+        done = gavel(*words)
+        assert done.code == 1
+        assert re.search(r"no Slurm here: \w+ was not found; Slurm's commands must be installed and on the PATH$", done.err), words
 
 
 def test_install(gavel: Gavel, tmp_path: Path) -> None:
@@ -117,6 +147,34 @@ def test_install_keeps_the_settings_of_the_site(gavel: Gavel, tmp_path: Path, mo
     told = gavel("install", "--partition", "gpu").err
     assert "2. In slurm.conf, with the values of your site:\n\nJobSubmitPlugins=require_timelimit,lua\nJobRequeue=1\n" in told
     assert "MinJobAge=600\nSchedulerParameters=bf_continue,defer,batch_sched_delay=0,sched_interval=5,default_queue" in told
+
+
+def test_install_notices_that_the_partition_is_the_default(gavel: Gavel, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "scontrol"
+    lines = "".join(f"PartitionName={name} Default={is_default} Nodes=a\n" for name, is_default in (("gpu", "YES"), ("b", "NO")))
+    program.write_text(f"#!/bin/sh\ncase $2 in partition) cat <<E\n{lines}E\n;; esac\n")
+    told = "Jobs without a partition are managed too: gpu is the default (Default=YES)."
+    for names, is_default in (("gpu", True), ("b,gpu", True), ("b", False), ("c", False)):
+        done = gavel("install", "--partition", names)
+        assert (told in done.err) == is_default
+        assert f"local IS_DEFAULT = {str(is_default).lower()}\n" in done.out
+    assert "local IS_DEFAULT = true\n" in gavel("install", "--partition", "b", "--default-partition").out
+
+
+def test_install_notices_an_interpreter_that_the_account_cannot_run(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("install", "--partition", "gpu", "--user", "root")
+    nobody = str(max(os.getuid(), 60_000) + 1)
+    with tempfile.TemporaryDirectory() as folder:  # all accounts may enter the folder in which it lies
+        home, program = Path(folder), Path(folder, "bin", "python")
+        program.parent.mkdir()
+        program.symlink_to("/bin/true")
+        monkeypatch.setattr(sys, "executable", str(program))
+        barrier = f"warning: {nobody} cannot run this gavel: {program} lies behind {home}, which it may not enter; make the environ"
+        for mode, is_closed in ((0o700, True), (0o750, True), (0o711, False)):
+            home.chmod(mode)
+            assert (barrier in gavel(*words, "--user", nobody).err) == is_closed
+        home.chmod(0o700)
+        assert "cannot run" not in gavel(*words).err
 
 
 def test_the_default_type_of_the_example_suits_gangs(gavel: Gavel, tmp_path: Path) -> None:

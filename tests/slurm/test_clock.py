@@ -1,4 +1,4 @@
-"""The clock of the machine is set back: rounds go on, and the sign of life is that of the machine's clock."""
+"""The clock of the machine: set back while rounds go on, different from that of slurmctld, and in the lease."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
+from gavel_py.integrations.slurm.lease import holders
+from tests.slurm.fake_slurm import FIRST
 from tests.slurm.support import cluster_with, driver, events
 
 HOUR = 3600.0
@@ -37,16 +38,37 @@ def test_a_driver_that_begins_afterwards_goes_on_with_its_rounds(tmp_path: Path)
     assert clock.slept < 300
 
 
-def test_the_sign_of_life_has_the_time_of_the_machine(tmp_path: Path) -> None:
-    """Slurm compares it with its own clock, so one from the future does not make a dead driver look alive for an hour."""
+def test_a_lease_has_the_time_of_the_machine(tmp_path: Path) -> None:
+    """Slurm compares it with its own clock, so with one from the future a dead driver would keep jobs waiting for an hour."""
     slurm = cluster_with(1, 4)
     slurm.clock.set_back = HOUR
     with driver(slurm, tmp_path / "first") as driven:
         driven.round()
-    (sign,) = signs_of_life(slurm, ["gpu"])
-    assert sign.seconds == pytest.approx(slurm.clock.seconds - HOUR, abs=2)
-    with driver(slurm, tmp_path / "second") as other, pytest.raises(gp.InputError, match="another driver"):
+    (lease,) = holders(slurm, ["gpu"])
+    assert lease.end_seconds == pytest.approx(slurm.clock.seconds - HOUR + 600, abs=2)
+    with (
+        driver(slurm, tmp_path / "second") as other,
+        pytest.raises(gp.InputError, match=r"another driver .* ends in (600|599) s\)"),
+    ):
         other.round()
-    slurm.clock.set_back += DEAD_SECONDS + 10
+    slurm.clock.set_back -= 610
     with driver(slurm, tmp_path / "second") as other:
         other.round()
+    assert FIRST not in slurm.leases
+
+
+@pytest.mark.parametrize(("ahead", "why"), [(5.0, ""), (-5.0, ""), (6.0, "6 s behind"), (-90.0, "90 s ahead of")])
+def test_a_clock_that_differs_from_that_of_slurmctld_is_refused_at_the_start(tmp_path: Path, ahead: float, why: str) -> None:
+    """scontrol computes times such as now+600 by the clock of its machine."""
+    slurm = cluster_with(3, 4)
+    slurm.ahead = ahead
+    with driver(slurm, tmp_path) as driven:
+        if not why:
+            driven.round()
+            assert slurm.drivers()
+            return
+        with pytest.raises(gp.InputError) as found:
+            driven.run()
+    text = f"is {why} that of slurmctld, and jobs would start at wrong times; synchronise the clocks, to 5 s at least"
+    assert str(found.value) == f"the clock of this machine: {text}"
+    assert (slurm.sent, slurm.drivers()) == ([], [])

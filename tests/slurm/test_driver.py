@@ -33,14 +33,18 @@ def test_a_round_starts_jobs_where_it_says(tmp_path: Path, new: bool) -> None:
     assert sorted(applied.started) == ["1", "2"]
     assert {str(j.number): j.held for j in slurm.jobs.values()} == {k: dict(v) for k, v in decided.moves.start.items()}
     # Per GPU, bert gains most from a v100, and the order of the lines is that of the protocol.
-    sent = slurm.sent.index("release 1,2")
+    sent = slurm.sent.index("update JobId=1 Priority=4294967293")
     assert [line.partition(" ReqNodeList=")[0] for line in slurm.sent[sent - 2 : sent]] == [
         "update JobId=1 NumNodes=1-1",
         "update JobId=2 NumNodes=1-1",
     ]
     assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.sent[sent - 1], "as its user asked: by node"
     assert "Gres" not in slurm.sent[sent - 2], "Slurm never forgets a request by node"
-    assert slurm.sent[sent + 1 :] == ["update JobId=1 Priority=4294967293", "update JobId=2 Priority=4294967293"]
+    assert slurm.sent[sent + 1 :] == [
+        "update JobId=2 Priority=4294967293",
+        "update JobId=1 Dependency=",
+        "update JobId=2 Dependency=",
+    ]
     assert_sound(slurm)
 
 
@@ -87,9 +91,9 @@ def test_jobs_of_others_are_left_alone_and_their_gpus_are_not_planned(tmp_path: 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"more": {"dependency": "afterok:1(unfulfilled)"}}, "it waits for another job, afterok:1"),
-        ({"comment": BERT + " gavel-hold"}, "its user holds it"),
-        ({"admin_comment": ""}, "its user or an administrator holds it"),
+        ({"dependency": "afterok:7(unfulfilled)"}, "it waits for another job, afterok:7"),
+        ({"dependency": "afterok:7(unfulfilled)?afterok:8(failed)", "lease": ""}, "it waits for another job, afterok:7?afterok:8"),
+        ({"priority": 0}, "its user or an administrator holds it"),
         ({"eligible": 1_800_000_000.0}, "it begins later"),
         ({"more": {"requeue": False}}, "it may not be requeued (--no-requeue)"),
         ({"more": {"het_job_id": 7}}, "it is part of a heterogeneous job"),
@@ -147,7 +151,7 @@ def test_a_running_cluster_is_taken_over_without_stopping_jobs(tmp_path: Path) -
     with driver(slurm, tmp_path) as driven:
         decided, _ = driven.round()
     assert decided.moves.keep == ("1", "2")
-    assert not [line for line in slurm.sent if not line.startswith("hold")]
+    assert slurm.sent == []
 
 
 def test_nodes_that_drain_are_emptied_and_dead_ones_are_avoided(tmp_path: Path) -> None:
@@ -270,7 +274,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
         if calls[0] % 23 in (3, 4, 11):
             no_answer()
 
-    slurm.fails, warned = sometimes, "slurmctld does not answer|limits and shares of accounts could not be read"
+    slurm.fails, warned = sometimes, "Slurm does not answer|limits and shares of accounts could not be read"
     with driver(slurm, tmp_path) as driven, pytest.warns(gp.GavelWarning, match=warned):
         driven.run(rounds=12)
     slurm.fails = None
@@ -282,9 +286,9 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", range(1, 26))
 def test_a_driver_killed_at_any_command_is_succeeded_by_the_next(tmp_path: Path, at: int) -> None:
-    """Killed before or after any command, the driver loses no job, runs none twice and leaves none on hold."""
+    """Killed before or after any command, the driver loses no job, runs none twice and lets none wait for ever."""
     slurm = cluster_with(5, 2)
-    slurm.submit(6, per_job="gpu:1", comment="gavel-hold")
+    slurm.submit(6, per_job="gpu:1", priority=0)
     with pytest.raises(KilledError), dying_at(slurm, at), driver(slurm, tmp_path) as driven:
         driven.run()
     if at % 3 == 0:  # its state is lost too; the annotations in Slurm must suffice
@@ -358,7 +362,7 @@ def test_planning_and_looking_change_nothing(tmp_path: Path) -> None:
 def test_texts_of_users_are_checked_before_commands_and_log(tmp_path: Path) -> None:
     slurm = cluster()
     nasty = 'x"; scancel 1\nshutdown \x1b[2J'
-    slurm.submit(1, per_job="gpu:2", comment=f"gavel: type={nasty}", name=nasty, admin_comment=f"gavel:submit=1;plugin {nasty}")
+    slurm.submit(1, per_job="gpu:2", comment=f"gavel: type={nasty}", name=nasty, admin_comment=f"gavel:submit=1;shared {nasty}")
     with driver(slurm, tmp_path) as driven:
         driven.round()
     assert slurm.jobs[1].state == "RUNNING"
@@ -367,6 +371,22 @@ def test_texts_of_users_are_checked_before_commands_and_log(tmp_path: Path) -> N
     assert "\x1b" not in log
     assert "\\u001b" not in log
     assert all(json.loads(line) for line in log.splitlines())
+
+
+def test_a_driver_has_the_options_that_it_is_given_and_measures_the_others(tmp_path: Path) -> None:
+    """Also after a restart: what an earlier driver was given does not count, what it has measured does."""
+    slurm, options = cluster_with(3, 4), gp.SchedulerOptions(solve_seconds=900)
+    with driver(slurm, tmp_path, measures=True, options=options, min_run_seconds=70.0) as driven:
+        driven.round()
+        assert driven.state is not None
+        first = driven.state.scheduler.options
+    assert (first.solve_seconds, first.min_run_seconds, first.retry_seconds) == (900.0, 70.0, 5.0)
+    assert first.restart_seconds > 0
+    with driver(slurm, tmp_path, measures=True, retry_seconds=20.0) as driven:
+        driven.look()
+        assert driven.state is not None
+        second = driven.state.scheduler.options
+    assert second == first.changed(solve_seconds=0.0, retry_seconds=20.0)
 
 
 def test_the_state_of_another_partition_is_refused(tmp_path: Path) -> None:
@@ -394,8 +414,8 @@ class TestTypesThatTheProfileLacks:
         strange = FakeSlurm(FakeClock(), {"a": ("v10", 4)})
         with driver(strange, tmp_path / "a") as driven, pytest.raises(gp.UnknownNameError) as error:
             driven.round()
-        message = "profile small: does not have GPU type 'v10'; it has v100, k80; "
-        assert str(error.value) == message + "map it to a name of the profile with --map-accelerator OLD=NEW"
+        message = "profile small: does not have GPU type 'v10'; it has v100, k80; --estimate and --learn take speeds from "
+        assert str(error.value) == message + "specifications, --map-accelerator OLD=NEW maps a type to a name of the profile"
         slurm = cluster_with(1, 4)
         with driver(slurm, tmp_path / "b") as driven:
             driven.round()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.speeds import observe_run
-from gavel_py.integrations.slurm.state import Tracked
+from gavel_py.integrations.slurm.measuring import observe_run
+from gavel_py.integrations.slurm.records import Tracked
 from tests.slurm.fake_slurm import FakeClock, FakeJob, FakeSlurm
 from tests.slurm.support import driver, events
 from tests.support.examples import examples
@@ -51,6 +50,13 @@ def rounds(slurm: FakeSlurm, driven: gp.SlurmDriver, count: int, number: int = 1
     return found
 
 
+def node_fails_under(slurm: FakeSlurm, number: int) -> None:
+    """Requeue a running job as Slurm does if one of its nodes fails, which is back at once."""
+    job = slurm.jobs[number]
+    job.state, job.held, job.restarts = "PENDING", {}, job.restarts + 1
+    job.reason, job.eligible = "BeginTime", slurm.clock.now() + 120
+
+
 def lines_of(slurm: FakeSlurm, number: int) -> list[str]:
     return [line for line in slurm.sent if line.startswith(f"update JobId={number} ") and "NumNodes=" in line]
 
@@ -78,11 +84,11 @@ def test_a_job_takes_all_nodes_of_its_range_gives_them_to_others_and_takes_them_
 
 def test_the_range_is_restored_when_the_job_is_given_back(tmp_path: Path) -> None:
     slurm = cluster()
-    job = ranged(slurm, 1, 3, tasks=2, cpus=6, tasks_per_node=2, minimum_cpus_per_node=6)
+    ranged(slurm, 1, 3, tasks=2, cpus=6, tasks_per_node=2, minimum_cpus_per_node=6)
     with driver(slurm, tmp_path, speeds=profile(4, 8)) as driven:
         assert rounds(slurm, driven, 2)[-1] == 8
         assert "NumTasks=4 NumCPUs=12" in lines_of(slurm, 1)[-1]
-        job.state, job.held, job.restarts, job.priority = "PENDING", {}, 1, 0  # its node has failed
+        node_fails_under(slurm, 1)
         driven.release()
     (line,) = lines_of(slurm, 1)[-1:]
     assert "ReqNodeList= NumNodes=1-3 " in line
@@ -95,7 +101,7 @@ def test_a_dead_driver_leaves_its_range_in_slurm(tmp_path: Path, knows: bool) ->
     job = ranged(slurm, 1, 4)
     with driver(slurm, tmp_path, speeds=profile()) as driven:
         assert rounds(slurm, driven, 2)[-1] == 16
-    job.state, job.held, job.restarts, job.priority = "PENDING", {}, 1, 0
+    node_fails_under(slurm, 1)
     assert gp.slurm_release("gpu", directory=tmp_path if knows else None, commands=slurm) == ["1"]
     (line,) = lines_of(slurm, 1)[-1:]
     assert "NumNodes=1-4 " in line
@@ -111,7 +117,7 @@ def test_a_driver_without_its_state_knows_the_range_by_its_note_in_slurm(tmp_pat
         assert 0 < rounds(slurm, driven, 4)[-1] < 16
     assert slurm.jobs[1].admin_comment.endswith(";place=any;nodes=1-4;each=4")
     slurm.end(2)
-    slurm.beacons.clear()
+    gp.slurm_release("gpu", commands=slurm)
     with driver(slurm, tmp_path / "second", speeds=profile()) as driven:
         assert rounds(slurm, driven, 4)[-1] == 16
         assert driven.state is not None
@@ -172,7 +178,7 @@ def test_numbers_in_the_comment_of_a_job_are_for_one_node_and_several(tmp_path: 
         assert sum(slurm.jobs[2].held.values()) == 2
         slurm.jobs[1].comment = f"{ELASTIC} gpus=2"
         driven.round()
-    slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].priority, slurm.jobs[1].restarts = "PENDING", {}, 0, 1
+    node_fails_under(slurm, 1)
     with driver(slurm, tmp_path, speeds=profile()) as driven:
         driven.look()
         driven.release()
@@ -188,7 +194,7 @@ def test_a_release_restores_the_cpus_of_the_only_task(tmp_path: Path, with_state
     with driver(slurm, tmp_path, speeds=profile()) as driven:
         assert rounds(slurm, driven, 2)[-1] == 4
         assert "Gres=gpu:4 NumTasks=1 NumCPUs=4 CPUsPerTask=4" in lines_of(slurm, 1)[-1]
-    slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].priority, slurm.jobs[1].restarts = "PENDING", {}, 0, 1
+    node_fails_under(slurm, 1)
     assert gp.slurm_release("gpu", directory=tmp_path if with_state else None, commands=slurm) == ["1"]
     assert "Gres=gpu:1 NumTasks=1 NumCPUs=1 CPUsPerTask=1" in lines_of(slurm, 1)[-1]
 
@@ -198,7 +204,7 @@ def test_a_comment_reduces_a_range_and_one_number_fixes_it(tmp_path: Path) -> No
     ranged(slurm, 1, comment=f"{ELASTIC} gpus=4,8")
     with driver(slurm, tmp_path, speeds=profile()) as driven:
         assert rounds(slurm, driven, 2)[-1] == 8
-        slurm.jobs[1].state, slurm.jobs[1].held, slurm.jobs[1].priority, slurm.jobs[1].restarts = "PENDING", {}, 0, 1
+        node_fails_under(slurm, 1)
         slurm.jobs[1].comment = f"{ELASTIC} gpus=16"
         assert rounds(slurm, driven, 3)[-1] == 16, "a single number leaves no choice"
         assert len(slurm.jobs[1].held) == 4
@@ -322,14 +328,6 @@ def test_the_run_of_a_job_without_progress_counts_if_it_always_had_the_same_numb
     learner = gp.ThroughputLearner(profile(4))
     observe_run(learner, record, 5850.0, 100.0, 900.0, 10.0)
     assert {entry.num_gpus for entry in learner.observations} == observed
-
-
-def test_records_of_earlier_versions_are_read() -> None:
-    earlier = {"job_id": "1", "name": "a", "user": "b", "job_type": "bert", "num_gpus": 4, "place": "any", "arrival_seconds": 0.0}
-    earlier |= {"seen_seconds": 9.0, "running_seconds": 50.0, "counted_seconds": 20.0, "worked": {"v100": [10.0, 5.0]}}
-    record = Tracked.from_dict(earlier)
-    assert (record.gpu_seconds, record.counted_gpu_seconds, record.measured) == (200.0, 80.0, {"v100": {4: [10.0, 5.0]}})
-    assert Tracked.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
 @given(st.lists(st.sampled_from(["range", "list", "gang", "end", "stop"]), min_size=3, max_size=9), st.integers(1, 3))

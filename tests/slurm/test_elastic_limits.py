@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.cli.slurm.driving import status_text
-from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos
+from gavel_py.integrations.slurm.accounts import Accounts, Association, Qos, Turns
 from gavel_py.integrations.slurm.client.records import Phase
-from gavel_py.integrations.slurm.turns import Turns
 from tests.slurm.fake_slurm import FakeJob, FakeSlurm
 from tests.slurm.support import driver
 from tests.slurm.test_accounts import a_job, with_accounts
@@ -214,7 +213,7 @@ def test_users_and_operators_see_the_range(tmp_path: Path, capsys: pytest.Captur
         of_chem(slurm, number)
     slurm.submit(4, comment=f"{ELASTIC} gpus=1,2,4", per_node="gpu:1", more={"tasks": 1, "cpus": 1})
     slurm.submit(5, per_node="gpu:4", comment=ELASTIC)
-    slurm.jobs[4].comment += " gavel-hold"
+    slurm.jobs[4].eligible = slurm.clock.now() + 86_400
     with driver(slurm, tmp_path, speeds=profile()) as driven:
         driven.round()
         slurm.end(3)
@@ -234,4 +233,4 @@ def test_users_and_operators_see_the_range(tmp_path: Path, capsys: pytest.Captur
     assert "8 of 4-16" in table
     assert "8 of 4-16" in status_text(picture)
     jobs = {job.job_id: job for job in gp.slurm_queue(tmp_path)}
-    assert [jobs[name].gpu_counts for name in "145"] == [(4, 8, 16), (), ()], "a job that is held has no number"
+    assert [jobs[name].gpu_counts for name in "145"] == [(4, 8, 16), (), ()], "a job that begins later has no number"

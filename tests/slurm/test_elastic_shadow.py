@@ -161,7 +161,7 @@ def test_the_figures_count_the_gpus_that_elastic_jobs_have(tmp_path: Path) -> No
             slurm.clock.seconds += 100
             delivered += 100 * held
         driven.round()
-    total = re.search(r"^gavel_gpu_seconds_delivered_total (\S+)$", (tmp_path / "gavel.prom").read_text(), re.MULTILINE)
+    total = re.search(r"^gavel_delivered_gpu_seconds_total (\S+)$", (tmp_path / "gavel.prom").read_text(), re.MULTILINE)
     assert total is not None
     assert float(total[1]) == pytest.approx(delivered, rel=0.01)
 

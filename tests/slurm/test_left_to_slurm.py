@@ -1,4 +1,4 @@
-"""Jobs that cannot be planned are neither stopped nor held, but released with their original request and a reason."""
+"""Jobs that cannot be planned are neither stopped nor let wait, but released with their original request and a reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli.slurm.driving import plan_text, status_document
-from gavel_py.integrations.slurm.client.records import Phase, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.records import NodeUsage, Phase, SlurmNode
 from gavel_py.integrations.slurm.job_mapping import sync_unavailable_gpus, used_by_others
-from tests.slurm.fake_slurm import FakeSlurm
-from tests.slurm.support import BERT, KilledError, cluster, driver, dying_at, events
+from tests.slurm.fake_slurm import FIRST, FakeSlurm
+from tests.slurm.support import BERT, KilledError, bound, cluster, driver, dying_at, events
 from tests.slurm.test_accounts import a_job
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
@@ -76,7 +76,7 @@ def test_running_unplannable_jobs_continue_and_keep_their_gpus(tmp_path: Path, n
 @both_shapes
 def test_waiting_unplannable_jobs_are_released_with_a_reason(tmp_path: Path, new: bool) -> None:
     slurm = cluster(new=new)
-    wide(slurm, 1)
+    wide(slurm, 1, lease=FIRST)
     slurm.submit(2, per_job="gpu:4", comment=BERT)
     with driver(slurm, tmp_path) as driven:
         decided, applied = driven.round()
@@ -85,8 +85,8 @@ def test_waiting_unplannable_jobs_are_released_with_a_reason(tmp_path: Path, new
         for _ in range(3):
             slurm.clock.seconds += 100
             driven.round()
-    assert slurm.jobs[1].priority > 0
-    assert [line for line in slurm.sent if "hold 1" in line] == []
+    assert bound(slurm) == set()
+    assert [line for line in slurm.sent if "JobId=1 Dep" in line] == ["update JobId=1 Dependency="], "and never binds it again"
     assert [event["jobs"] for event in events(tmp_path, "let_go")] == [{"1": NO_ROOM}]
     assert [(event["job"], event["why"]) for event in events(tmp_path, "unplanned")] == [("1", NO_ROOM)], "told once"
     assert f"1: {NO_ROOM}" in plan_text(decided)
@@ -126,7 +126,8 @@ def test_jobs_excluded_by_a_constraint_are_left_to_slurm_until_it_changes(tmp_pa
         for _ in range(3):
             decided, applied = driven.round()
             assert decided.begun.excluded.keys() == {"1", "2"}
-            assert (slurm.jobs[1].held, slurm.jobs[2].priority) == ({"v100-0": 4}, 1000)
+            assert slurm.jobs[1].held == {"v100-0": 4}
+            assert (slurm.jobs[2].state, slurm.jobs[2].lease) == ("PENDING", "")
             assert not applied.waiting, "nobody is sent to its GPUs"
             assert all(slurm.free(name) >= 0 for name in slurm.nodes)
             slurm.clock.seconds += 100
@@ -156,13 +157,13 @@ def test_a_job_without_alternative_continues_on_draining_nodes(tmp_path: Path) -
         driven.round()
         assert runs.restarts == 0
         other = slurm.jobs[3 - runs.number]
-        assert (other.priority > 0, other.wanted) == (True, []), "Slurm may start it when the node is back"
+        assert (other.lease, other.wanted) == ("", []), "Slurm may start it when the node is back"
         slurm.stuck = {other.number}
         slurm.states["v100-0"] = "MIXED"
         for _ in range(4):
             slurm.clock.seconds += 100
             driven.round()
-        assert other.priority == 0 or other.held
+        assert other.held or other.number in bound(slurm)
         slurm.stuck = set()
         for _ in range(4):
             slurm.clock.seconds += 100
@@ -184,15 +185,24 @@ def test_a_released_job_has_its_original_request(
     slurm = cluster()
     slurm.submit(1, comment=BERT, **asked)
     slurm.stuck = {1}
+    seen: list[dict[str, Any]] = []
+
+    def look(_: float) -> None:
+        if slurm.jobs[1].wanted:
+            seen.append({name: getattr(slurm.jobs[1], name) for name in sent})
+
+    slurm.clock.on_sleep = look
     with driver(slurm, tmp_path, retry_seconds=40.0) as driven:
         driven.round()
-        assert {name: getattr(slurm.jobs[1], name) for name in sent} == sent
-        assert slurm.jobs[1].wanted
+        assert seen
+        assert all(each == sent for each in seen), "while it may start"
+        assert bound(slurm) == {1}
+        assert {name: getattr(slurm.jobs[1], name) for name in back} == back, "Slurm starts it if the driver dies"
         for _ in range(3):
             slurm.clock.seconds += 100
             driven.round()
     assert {name: getattr(slurm.jobs[1], name) for name in back} == back
-    assert (slurm.jobs[1].wanted, slurm.jobs[1].priority) == ([], 1000)
+    assert (slurm.jobs[1].wanted, slurm.jobs[1].lease, slurm.jobs[1].priority) == ([], "", 1000)
 
 
 def test_a_released_job_keeps_later_changes_by_its_user(tmp_path: Path) -> None:
@@ -207,9 +217,9 @@ def test_a_released_job_keeps_later_changes_by_its_user(tmp_path: Path) -> None:
         slurm.clock.seconds += 100
         _, applied = driven.round()
     assert sorted(applied.given_back) == ["1", "2"]
-    assert {number: (job.per_node, job.wanted, job.priority) for number, job in slurm.jobs.items()} == {
-        1: ("gpu:v100:1,gpu:k80:1", [], 1000),
-        2: ("gpu:2", [], 1000),
+    assert {number: (job.per_node, job.wanted, job.lease, job.priority) for number, job in slurm.jobs.items()} == {
+        1: ("gpu:v100:1,gpu:k80:1", [], "", 1000),
+        2: ("gpu:2", [], "", 1000),
     }
 
 
@@ -224,7 +234,7 @@ def test_a_job_once_spread_is_released_for_as_many_nodes(tmp_path: Path) -> None
             driven.round()
             slurm.clock.seconds += 100
     job = slurm.jobs[1]
-    assert (job.per_node, job.nodes, job.wanted, job.priority) == ("gpu:4", 2, [], 1000)
+    assert (job.per_node, job.nodes, job.wanted, job.lease, job.priority) == ("gpu:4", 2, [], "", 1000)
 
 
 def test_a_released_job_that_slurm_has_started_takes_its_turns_again(tmp_path: Path) -> None:
@@ -253,7 +263,7 @@ def test_a_released_job_that_slurm_has_started_takes_its_turns_again(tmp_path: P
 def test_no_released_job_is_lost_when_the_driver_is_killed(tmp_path: Path, at: int) -> None:
     slurm = cluster()
     slurm.nodes["v100-1"], slurm.states["v100-1"] = ("v100", 4), "IDLE"
-    wide(slurm, 1)
+    wide(slurm, 1, lease=FIRST)
     for number in (2, 3, 4):
         slurm.submit(number, per_job="gpu:4", comment=BERT)
     wide(slurm, 5, state="RUNNING", held={"k80-0": 2}, priority=5, start=slurm.clock.now(), admin_comment="")
@@ -282,7 +292,7 @@ def test_gangs_run_on_the_required_number_of_nodes_only(tmp_path: Path) -> None:
     for number in range(4):
         held = {f"v100-{number}": 2}
         slurm.submit(10 + number, per_node="gpu:2", partition="free", state="RUNNING", held=held, priority=1, start=1.0)
-    slurm.submit(2, per_job="gpu:2", comment=BERT, more=tasks)
+    slurm.submit(2, per_job="gpu:2", comment=BERT, lease=FIRST, more=tasks)
     slurm.stuck = {2}
     with driver(slurm, tmp_path) as driven:
         decided, applied = driven.round()
@@ -323,20 +333,23 @@ def test_no_job_starts_where_others_leave_too_few_cpus(tmp_path: Path) -> None:
         assert "5" not in {**decided.moves.start, **applied.waiting}, "there is not one CPU left for the free GPU"
 
 
-def test_jobs_with_restricted_node_sharing_are_not_planned() -> None:
-    for new, shared in ((False, "user"), (True, ["user"]), (True, ["mcs"])):
-        slurm = cluster(new=new)
-        slurm.submit(1, per_job="gpu:2", comment=BERT, more={"shared": shared})
-        plan = driver(slurm, None).plan()
-        assert plan.picture.left_alone == {"1": "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"}
-        assert dict(plan.moves.give_back) == plan.picture.left_alone
+@pytest.mark.parametrize(("new", "shared"), [(False, "user"), (True, ["user"]), (True, ["mcs"])])
+def test_jobs_with_restricted_node_sharing_are_not_planned(tmp_path: Path, new: bool, shared: Any) -> None:
+    slurm = cluster(new=new)
+    slurm.submit(1, per_job="gpu:2", comment=BERT, lease=FIRST, more={"shared": shared})
+    slurm.stuck = {1}
+    with driver(slurm, tmp_path) as driven:
+        decided, _ = driven.round()
+    assert decided.picture.left_alone == {"1": "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"}
+    assert dict(decided.moves.give_back) == decided.picture.left_alone
+    assert (decided.moves.start, bound(slurm)) == ({}, set())
 
 
 def test_jobs_of_several_partitions_are_released_once_known(tmp_path: Path) -> None:
     """Slurm shows only one partition of a running job; it may be stopped once before the others are known."""
     slurm = cluster()
-    slurm.submit(1, per_job="gpu:4", comment=BERT, partition="gpu,free", admin_comment="")
-    slurm.jobs[1].priority, slurm.stuck = 5, {1}
+    slurm.submit(1, per_job="gpu:4", comment=BERT, partition="gpu,free", admin_comment="", lease="")
+    slurm.stuck = {1}
     for number in (2, 3, 4, 5):
         slurm.submit(number, per_job="gpu:4", comment=BERT)
     with driver(slurm, tmp_path) as driven:
@@ -354,10 +367,10 @@ def test_jobs_of_several_partitions_are_released_once_known(tmp_path: Path) -> N
 def test_an_array_beyond_the_limit_is_released(tmp_path: Path) -> None:
     slurm = cluster()
     array = {"array_job_id": 1, "array_task_string": "0-99999"}
-    slurm.submit(1, per_job="gpu:1", comment=BERT, more=array)
+    slurm.submit(1, per_job="gpu:1", comment=BERT, lease=FIRST, more=array)
     with driver(slurm, tmp_path) as driven:
         driven.round()
-    assert slurm.jobs[1].priority > 0
+    assert bound(slurm) == set()
     (line,) = events(tmp_path, "let_go")
     assert line["jobs"] == {"1": "it cannot be read: its array has more than 10,000 waiting tasks"}
     assert json.dumps(line)
@@ -369,13 +382,13 @@ def test_gpus_that_a_node_no_longer_reports_are_not_planned() -> None:
     (node,) = (each.name for each in made.cluster.nodes)
     for reported, used, lost in ((3, 0, 1), (3, 1, 2), (4, 1, 1), (4, 0, 0)):
         seen = SlurmNode(node, {"v100": reported}, frozenset({"IDLE"}), frozenset(), frozenset(), 16, 0.0)
-        sync_unavailable_gpus(made, {node: seen}, {node: Usage(gpus=used)})
+        sync_unavailable_gpus(made, {node: seen}, {node: NodeUsage(gpus=used)})
         assert len(made.lost_gpus) == lost
 
 
 @pytest.mark.parametrize(("phase", "left"), [(Phase.RUNNING, 2), (Phase.STOPPING, 0)])
 def test_what_slurm_counts_beyond_its_jobs_is_used_unless_a_job_is_stopping(phase: Phase, left: int) -> None:
     """Slurm counts 4 GPUs of a node, and only a managed job with 2 is there: as it stops, the count is about to change."""
-    seen = SlurmNode("n", {"v100": 4}, frozenset({"MIXED"}), frozenset(), frozenset(), 16, 0.0, Usage(gpus=4))
-    job = replace(a_job("1"), phase=phase, used={"n": Usage(gpus=2)})
-    assert used_by_others({"n": seen}, [job], {"1"}) == {"n": Usage(gpus=left)}
+    seen = SlurmNode("n", {"v100": 4}, frozenset({"MIXED"}), frozenset(), frozenset(), 16, 0.0, NodeUsage(gpus=4))
+    job = replace(a_job("1"), phase=phase, used={"n": NodeUsage(gpus=2)})
+    assert used_by_others({"n": seen}, [job], {"1"}) == {"n": NodeUsage(gpus=left)}

@@ -42,7 +42,7 @@ def test_the_figures_are_those_of_the_round(tmp_path: Path) -> None:
     held = sum(value for (name, _), value in figures.items() if name == "gavel_gpus_held")
     promised = sum(value for (name, _), value in figures.items() if name == "gavel_gpus_promised")
     assert (held, promised) == (pytest.approx(8, abs=2), pytest.approx(in_use, rel=1e-6))
-    assert figures["gavel_gpu_seconds_delivered_total", None] == pytest.approx(800, rel=0.3)
+    assert figures["gavel_delivered_gpu_seconds_total", None] == pytest.approx(800, rel=0.3)
     assert any(labels and 'tenant="a\\"b\\\\c"' in labels for _, labels in figures)
 
 
@@ -61,10 +61,10 @@ def test_delivered_time_of_tenants_and_types_adds_up_also_after_a_restart(tmp_pa
             slurm.clock.seconds += 100
             driven.round()
     figures = figures_in(path)
-    name = "gavel_tenant_gpu_seconds_delivered_total"
+    name = "gavel_tenant_delivered_gpu_seconds_total"
     delivered = {labels: value for (metric, labels), value in figures.items() if metric == name}
     assert {labels.partition(",")[0] for labels in delivered if labels} == {'tenant="lab1"', 'tenant="lab2"'}
-    assert sum(delivered.values()) == pytest.approx(figures["gavel_gpu_seconds_delivered_total", None])
+    assert sum(delivered.values()) == pytest.approx(figures["gavel_delivered_gpu_seconds_total", None])
     assert sum(delivered.values()) == pytest.approx(1600, rel=0.1)
     types = {labels.partition("accelerator=")[2] for labels in delivered if labels}
     assert types == {'"v100"', '"k80"'}
@@ -82,16 +82,16 @@ def test_delivered_time_never_decreases(tmp_path: Path) -> None:
         slurm.clock.seconds += 0.1
         driven.round()
         after = figures_in(path)
-    counters = [each for each in before if each[0].endswith("delivered_total")]
+    counters = [each for each in before if each[0].endswith("delivered_gpu_seconds_total")]
     assert len(counters) == 2
     assert all(after[each] >= before[each] for each in counters)
 
 
 def test_running_jobs_that_are_left_to_slurm_are_counted(tmp_path: Path) -> None:
     slurm, path = cluster_with(1, 4), tmp_path / "gavel.prom"
-    slurm.submit(2, per_job="gpu:1", comment=BERT, priority=5, more={"excluded_nodes": "v100-0"})
-    slurm.submit(3, per_job="gpu:1", partition="free", priority=5)
-    slurm.submit(4, comment=BERT, priority=5)
+    slurm.submit(2, per_job="gpu:1", comment=BERT, lease="", more={"excluded_nodes": "v100-0"})
+    slurm.submit(3, per_job="gpu:1", partition="free")
+    slurm.submit(4, comment=BERT, lease="")
     with driver(slurm, tmp_path, metrics=path) as driven:
         driven.round()
         slurm.clock.seconds += 100

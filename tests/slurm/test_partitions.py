@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gavel_py as gp
 from gavel_py.integrations.slurm.turns import gathered
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
-from tests.slurm.support import BERT, LSTM, driver, events, profile
+from tests.slurm.support import BERT, LSTM, bound, driver, events, profile
 
 BOTH = "gpu,long"
 MEMBERS = {"v100-0": ["gpu"], "v100-1": ["gpu", "long", "free"], "v100-2": ["long"], "k80-0": ["own"]}
@@ -213,19 +213,26 @@ def test_drivers_of_overlapping_partitions_exclude_each_other(tmp_path: Path) ->
                 other.round()
         with driver(slurm, tmp_path / "own", partition="own") as apart:
             apart.round()
-        assert len(slurm.beacons) == 2
+        assert len(slurm.drivers()) == 2
     with driver(slurm, tmp_path / "a", partition="gpu") as fewer:
         fewer.round()
-        assert sorted(text.split()[2] for text in slurm.beacons.values()) == ["of=gpu", "of=own"]
+        assert sorted(text.split()[2] for text in slurm.drivers()) == ["of=gpu", "of=own"]
     gp.slurm_release("gpu,own", commands=slurm)
-    assert not slurm.beacons
+    assert not slurm.drivers()
 
 
 def test_release_gives_back_the_jobs_of_all_partitions() -> None:
+    """A driver of both partitions has a lease, and so has one of another."""
     slurm = site()
+    slurm.stuck = set(range(1, 7))
+    end = slurm.clock.now() + 600
+    slurm.leases |= {"50": [f"gavel:driver=a:1:b lease=600 of={BOTH}", end], "60": ["gavel:driver=a:2:c lease=600 of=own", end]}
     for number, name in enumerate(("gpu", "long", BOTH, "own", "free", "gpu,free"), 1):
-        slurm.submit(number, per_job="gpu:4", partition=name, comment=BERT)
+        lease = "" if "free" in name else "60" if name == "own" else "50"
+        slurm.submit(number, per_job="gpu:4", partition=name, comment=BERT, lease=lease)
     assert gp.slurm_release("gpu, long,gpu", commands=slurm) == ["1", "2", "3"]
+    assert bound(slurm) == {4}
+    assert gp.slurm_release("long", commands=slurm) == []
     with pytest.raises(gp.InputError, match="'' is not a valid partition name"):
         gp.slurm_release("gpu,", commands=slurm)
 
@@ -234,6 +241,7 @@ def test_a_job_of_a_partition_that_is_not_managed_as_well_is_left_alone() -> Non
     slurm = site()
     slurm.submit(1, per_job="gpu:1", partition="gpu,free", comment=BERT)
     slurm.submit(2, per_job="gpu:1", partition="free", comment=BERT)
+    slurm.stuck = {1, 2}
     plan = driver(slurm, None, partition=BOTH).plan()
     assert plan.picture.left_alone == {"1": "it may run in partitions that are not managed, too (--partition=a,b)"}
 
@@ -244,7 +252,7 @@ def test_equal_jobs_of_two_partitions_stay_where_they_are(tmp_path: Path) -> Non
     slurm = site({"v100-0": ["gpu"], "v100-1": BOTH.split(","), "v100-2": ["long"]})
     for number in range(1, 13):
         slurm.submit(number, per_job="gpu:1", partition=("gpu", BOTH, "long")[number % 3], comment=BERT)
-    with driver(slurm, tmp_path, partition=BOTH, min_run_seconds=None, restart_seconds=None) as driven:
+    with driver(slurm, tmp_path, partition=BOTH, measures=True) as driven:
         for i in range(25):
             driven.round()
             slurm.clock.seconds += 100

@@ -25,9 +25,9 @@ def gavel(capsys: pytest.CaptureFixture[str]) -> Gavel:
 def played(folder: Path) -> None:
     """Play a round: two of three gangs run, one is held by its user, one asks for what is not there."""
     slurm = cluster_with(3, 4)
-    slurm.submit(4, per_job="gpu:4", comment=BERT + " gavel-hold")
+    slurm.submit(4, per_job="gpu:4", comment=BERT, priority=0)
     slurm.submit(5, per_job="gpu:h100:1", comment=BERT)
-    slurm.submit(6, per_job="gpu:1", partition="free")
+    slurm.submit(6, per_job="gpu:1", partition="free", priority=0)
     with driver(slurm, folder) as driven:
         driven.round()
 
@@ -36,7 +36,7 @@ def test_each_job_has_a_state_and_a_reason(tmp_path: Path) -> None:
     played(tmp_path)
     jobs = {job.job_id: job for job in gp.slurm_queue(tmp_path)}
     assert sorted(job.state for job in jobs.values()) == ["left to Slurm", "running", "running", "set aside", "waiting"]
-    assert jobs["4"].reason == "its user holds it"
+    assert jobs["4"].reason == "its user or an administrator holds it"
     assert jobs["5"].reason.startswith("asks for GPUs of type h100")
     (waits,) = (job for job in jobs.values() if job.state == "waiting")
     assert (waits.reason, waits.nodes) == ("it has just arrived", {})
@@ -56,7 +56,7 @@ def test_users_ask_why(gavel: Gavel, tmp_path: Path) -> None:
     assert told.count("days ago; the driver has not written since.\n") == 3
     assert "is running on v100-0:4.\n" in told
     table = gavel("queue", "--state", str(tmp_path)).out
-    assert "its user holds it" in table
+    assert "its user or an administrator" in table
     assert len(json.loads(gavel("queue", "--state", str(tmp_path), "--json").out)) == 5
     assert gavel("queue", "--state", str(tmp_path), "--user", "berta").out.startswith("No jobs.\n")
 
@@ -117,13 +117,13 @@ def written_reasons(slurm: FakeSlurm) -> list[str]:
 
 def test_reasons_are_in_admin_comments_until_jobs_start(tmp_path: Path) -> None:
     slurm = cluster_with(4, 4)
-    slurm.submit(5, per_job="gpu:4", comment=BERT + " gavel-hold")
-    slurm.submit(6, per_job="gpu:1", partition="free", admin_comment="not ours")
+    slurm.submit(5, per_job="gpu:4", comment=BERT, priority=0)
+    slurm.submit(6, per_job="gpu:1", partition="free", admin_comment="not ours", priority=0)
     with driver(slurm, tmp_path) as driven:
         driven.round()
         waiting = [number for number, job in slurm.jobs.items() if number < 5 and not job.held]
         assert [slurm.jobs[number].admin_comment.rpartition(";")[2] for number in waiting] == ["gavel-why=it_has_just_arrived"] * 2
-        assert slurm.jobs[5].admin_comment.endswith(";plugin;gavel-why=its_user_holds_it")
+        assert slurm.jobs[5].admin_comment.endswith(";shared;gavel-why=its_user_or_an_administrator_holds_it")
         assert slurm.jobs[6].admin_comment == "not ours"
         assert len(written_reasons(slurm)) == 3
         driven.round()
@@ -184,7 +184,7 @@ def test_slurm_answers_for_a_job_that_the_driver_has_not_listed(
     ):
         done = gavel("why", "101", "--state", str(directory))
         assert (done.code, done.err) == (0, "")
-        assert done.out.startswith("Job 101 of anna (3 GPUs) is waiting.\nReason: Slurm names ")
+        assert done.out.startswith("Job 101 of nobody (3 GPUs) is waiting.\nReason: Slurm names ")
         assert f"This is from Slurm. {note}" in done.out
     done = gavel("why", "99999", "--state", str(tmp_path))
     assert done.code == 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gavel_py.integrations.slurm.client.records import Reservation
 from gavel_py.integrations.slurm.reservations import MAX_GROUPS, beginnings, divided, reservations_in
-from tests.slurm.fake_slurm import FakeClock, FakeSlurm
+from tests.slurm.fake_slurm import FIRST, FakeClock, FakeSlurm
 from tests.slurm.support import BERT, cluster, driver
 
 NODES = ("v100-0", "v100-1", "v100-2", "k80-0", "k80-1")
@@ -183,7 +183,7 @@ def test_a_job_of_the_reservation_is_left_to_slurm_and_others_of_its_account_are
     slurm.reservations = slurm.reservations.replace(
         "Users=root Groups=(null) Accounts=(null)", "Users=anna Groups=(null) Accounts=chem"
     )
-    slurm.submit(1, per_job="gpu:4", comment=BERT, more={"resv_name": "upgrade", "account": "chem"})
+    slurm.submit(1, per_job="gpu:4", comment=BERT, lease=FIRST, more={"resv_name": "upgrade", "account": "chem"})
     slurm.submit(2, per_job="gpu:4", comment=BERT, more={"account": "chem"})
     slurm.stuck = {1}
     with driver(slurm, tmp_path) as driven:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from tests.slurm.fake_slurm import FakeSlurm
+from tests.slurm.fake_slurm import EARLIER, FakeSlurm
 from tests.slurm.support import BERT, cluster, cluster_with, driver, events
 
 ACCOUNTS = "Current Association Manager state\n\nUser Records\n\n{records}"
@@ -39,8 +39,7 @@ def _not_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_operator_manages_jobs_without_writing_admin_comments(tmp_path: Path) -> None:
     slurm = cluster_with(5, 4)
     for job in slurm.jobs.values():
-        job.admin_comment = ""
-        job.priority = 5
+        job.admin_comment = job.lease = ""
     slurm.stuck = {1}
     with_account(slurm, "Operator")
     slurm.refuses = lambda line: "Access/permission denied for job 1" if "AdminComment" in line else ""
@@ -54,18 +53,19 @@ def test_an_operator_manages_jobs_without_writing_admin_comments(tmp_path: Path)
 
 
 @pytest.mark.parametrize("level", ["Administrator", None])
-def test_administrators_and_slurm_user_annotate_their_holds(tmp_path: Path, level: str | None) -> None:
+def test_administrators_and_slurm_user_annotate_jobs(tmp_path: Path, level: str | None) -> None:
     slurm = cluster()
     if level is not None:
         with_account(slurm, level)
     else:
         slurm.config = f"SlurmUser = slurm({os.geteuid()})\n"
-    slurm.submit(1, per_job="gpu:4", comment=BERT, admin_comment="", priority=7, reason="Resources")
+    slurm.submit(1, per_job="gpu:4", comment=BERT, admin_comment="", lease="", reason="Resources")
     slurm.stuck = {1}
     with driver(slurm, tmp_path) as driven:
         driven.round()
     assert slurm.jobs[1].admin_comment.startswith("gavel:submit=")
-    assert all("StartTime" not in line for line in slurm.sent if "AdminComment" in line), "a refused mark refuses nothing else"
+    marks = [line for line in slurm.sent if "AdminComment" in line]
+    assert not any("StartTime" in line or "Dependency" in line for line in marks), "a refused mark refuses nothing else"
 
 
 @pytest.mark.parametrize(
@@ -118,21 +118,19 @@ def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, message: str) ->
     name = with_account(slurm, "Operator")
 
     def refuse(line: str) -> str:
-        verb, _, jobs = line.partition(" ")
-        return "\n".join(message.format(job) for job in jobs.split(",")) if verb == "release" else ""
+        return message.format(line.split()[1].removeprefix("JobId=")) if "Dependency=" in line else ""
 
     slurm.refuses = refuse
     with driver(slurm, tmp_path, start_seconds=5.0) as driven, pytest.raises(gp.SlurmError) as found:
         driven.run()
     assert f"Slurm does not allow {name} to start jobs ({message.format(1)})" in str(found.value)
     assert f"gavel slurm install --partition gpu --user {name}" in str(found.value)
-    assert all(job.priority == 0 for job in slurm.jobs.values()), "they stay as they were"
+    assert {(job.state, job.lease) for job in slurm.jobs.values()} == {("PENDING", EARLIER)}, "they wait as before"
 
 
 def test_a_single_denied_start_is_no_missing_right(tmp_path: Path) -> None:
     slurm = cluster_with(2, 4)
-    slurm.refuses = lambda line: "Unspecified error for job 1" if line == "update JobId=1 Priority=4294967293" else ""
-    slurm.stuck = {1}
+    slurm.refuses = lambda line: "Unspecified error for job 1" if line == "update JobId=1 Dependency=" else ""
     with driver(slurm, tmp_path, start_seconds=5.0) as driven:
         _, applied = driven.round()
     assert (applied.errors, applied.started) == (["Unspecified error for job 1"], ["2"])

@@ -15,6 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.client.commands import JOBS
+from gavel_py.integrations.slurm.client.queue import HOLDING, NODES, SHOWN
 from gavel_py.integrations.slurm.turns import MECHANISM
 from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
 from tests.slurm.support import BERT, SPEEDS, KilledError, driver, events, profile
@@ -22,12 +24,14 @@ from tests.slurm.test_accounts import with_accounts
 from tests.slurm.test_reservations import reserved
 from tests.support.commands import runner
 
-SIGNS = ["squeue", "--all", "--name=gavel-driver", "--json"]
+LEASES = ["squeue", "--all", "--name=gavel-driver", "--json"]
 SHOWS = ["partition --oneliner", "reservation --oneliner", "config"]
 READS = [
-    ["sinfo", "--all", "--json"],
-    ["squeue", "--all", "--json"],
-    SIGNS,
+    list(NODES),
+    list(JOBS),
+    [*SHOWN, "--partition=gpu"],
+    [*SHOWN, "--nodelist=k80-0,v100-0", f"--states={HOLDING}"],
+    LEASES,
     *(["scontrol", "show", *what.split()] for what in SHOWS),
 ]
 
@@ -47,7 +51,7 @@ class PlainSlurm(FakeSlurm):
         """Let a job arrive so many seconds after the start."""
         comment = f"gavel: type=bert{f' steps={work:g}' if steps else ''}"
         more = {"submit_time": START + after, "account": "team"} | fields.pop("more", {})
-        plain = {"per_job": f"gpu:{gpus}", "priority": 1000, "reason": "Resources", "admin_comment": "", "comment": comment}
+        plain = {"per_job": f"gpu:{gpus}", "reason": "Resources", "admin_comment": "", "lease": "", "comment": comment}
         self.work[number] = work
         self.plays.append((START + after, lambda: self.submit(number, **{**plain, **fields, "more": more})))
 
@@ -92,7 +96,7 @@ def untouched(slurm: PlainSlurm) -> Iterator[None]:
     yield
     assert {tuple(words) for words in slurm.issued} <= {tuple(words) for words in READS}
     assert not slurm.sent
-    assert not slurm.beacons
+    assert not slurm.drivers()
 
 
 def watched(slurm: PlainSlurm, folder: Path, seconds: float, **options: Any) -> gp.SlurmComparison:
@@ -372,7 +376,8 @@ def test_the_controller_is_away_for_a_while(tmp_path: Path) -> None:
     slurm.arrive(5.0, 1, work=3200)
     slurm.plays.append((START + 50, lambda: setattr(slurm, "fails", no_answer)))
     slurm.plays.append((START + 250, lambda: setattr(slurm, "fails", None)))
-    assert watched(slurm, tmp_path, 900).both == 1
+    with pytest.warns(gp.GavelWarning, match="Slurm (does not answer since|answers again, after 20)"):
+        assert watched(slurm, tmp_path, 900).both == 1
     assert events(tmp_path, "no_answer")
     assert ends(tmp_path, "left")["1"] == pytest.approx(110, abs=6), "the time of its end does not depend on when it is seen"
 

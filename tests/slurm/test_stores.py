@@ -65,7 +65,7 @@ def test_a_closed_output_does_not_stop_the_driver(tmp_path: Path) -> None:
 
 
 def test_without_a_saved_state_no_job_is_changed_and_the_driver_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The actions must be saved first, so that the successor of a killed driver knows its holds."""
+    """The actions must be saved first, so that the successor of a killed driver knows which jobs it was stopping."""
     slurm = cluster_with(4, 4)
     counts: list[int] = []
     breaks = iter([False, True, True, False])

@@ -58,5 +58,5 @@ def test_progress_files_beyond_belief_are_ignored_and_named(tmp_path: Path) -> N
 
 
 def test_factors_below_one_are_refused() -> None:
-    with pytest.raises(gp.InputError, match="trust in 'anna'"):
+    with pytest.raises(gp.InputError, match=r"field trusted\.anna: must be at least 1"):
         gp.SlurmSettings("gpu", trusted={"anna": 0.5})

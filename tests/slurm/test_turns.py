@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
-from gavel_py.integrations.slurm.turns import LOST_SHARE, RestartCost
+from gavel_py.integrations.slurm.records import LOST_SHARE, RestartCost
 from tests.slurm.fake_slurm import FakeClock, FakeSlurm
 from tests.slurm.support import BERT, driver, events
 
@@ -56,7 +56,7 @@ def test_waiting_jobs_get_turns_that_cost_two_percent_at_most(tmp_path: Path) ->
         slurm.submit(number, per_job="gpu:1", comment=BERT)
     slurm.slow = dict.fromkeys(slurm.jobs, 4.0)
     ran: set[int] = set()
-    with driver(slurm, tmp_path, round_seconds=30.0, restart_seconds=None, min_run_seconds=None) as driven:
+    with driver(slurm, tmp_path, round_seconds=30.0, measures=True) as driven:
         for _ in range(40):
             driven.round()
             ran |= {job.number for job in slurm.jobs.values() if job.held}

@@ -32,7 +32,7 @@ def test_failed_decisions_stop_no_job(tmp_path: Path) -> None:
     assert slurm.jobs[1].restarts == 0
     assert slurm.jobs[2].held == {"k80-0": 2}
     slurm.states["k80-0"] = "DOWN"
-    slurm.beacons.clear()
+    gp.slurm_release("gpu", commands=slurm)
     with driver(slurm, tmp_path / "other", policy=policy) as driven, pytest.raises(gp.ConflictError):
         driven.run()
 

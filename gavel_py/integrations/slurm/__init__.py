@@ -1,29 +1,26 @@
-"""A driver that manages the jobs of Slurm partitions in rounds, and the job_submit plugin that holds new jobs for it.
+"""A driver that manages the jobs of Slurm partitions in rounds, and the job_submit plugin that lets new jobs wait for it.
 
 `client` runs Slurm's commands and parses their output; only its module `commands` starts processes. `partitions` describes the
 nodes of the managed partitions. `job_roles` decides which jobs are managed, and `job_mapping` converts them for the scheduler.
-`sizes` determines the numbers of GPUs on which a job may run, and `speeds` its throughputs, measured or learned. `sync` reconciles
-the scheduler with Slurm. `decision` plans a round and derives the `actions` that `apply` carries out. `driver` runs the loop and
-keeps its `state`. `monitoring` shows what a driver did, or would have done (`shadow`).
+`sizes` determines the numbers of GPUs on which a job may run, and `speeds` its throughputs, measured or learned. `sync`
+reconciles the scheduler with Slurm. `decision` plans a round and derives the `actions` that `apply` carries out. `driver` runs
+the loop and keeps its `state`; as long as it renews its `lease`, waiting jobs wait for it. `monitoring` shows what a driver
+did, or would have done (`shadow`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from importlib.resources import files
 
-from gavel_py.errors import Fault, InputError
 from gavel_py.integrations.slurm.apply import Applied as SlurmApplied
-from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, slurm_release
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
-from gavel_py.integrations.slurm.client.records import BEACON
+from gavel_py.integrations.slurm.client.records import LEASE
 from gavel_py.integrations.slurm.decision import ClusterSnapshot as SlurmPicture
 from gavel_py.integrations.slurm.decision import Decided as SlurmDecided
 from gavel_py.integrations.slurm.driver import SlurmDriver
-from gavel_py.integrations.slurm.monitoring.queue_view import JobQueue as SlurmQueue
-from gavel_py.integrations.slurm.monitoring.queue_view import QueuedJob as SlurmQueuedJob
-from gavel_py.integrations.slurm.monitoring.queue_view import slurm_job, slurm_queue
+from gavel_py.integrations.slurm.lease import SlurmRemains, slurm_release, slurm_uninstall
+from gavel_py.integrations.slurm.monitoring.queue_view import SlurmQueue, SlurmQueuedJob, slurm_job, slurm_queue
 from gavel_py.integrations.slurm.monitoring.replay import SlurmComparison, slurm_comparison, slurm_run
 from gavel_py.integrations.slurm.monitoring.shadow import SlurmShadow
 from gavel_py.integrations.slurm.settings import SlurmSettings, TypeRule, partitions_in
@@ -37,6 +34,7 @@ __all__ = [
     "SlurmPicture",
     "SlurmQueue",
     "SlurmQueuedJob",
+    "SlurmRemains",
     "SlurmSettings",
     "SlurmShadow",
     "TypeRule",
@@ -48,6 +46,7 @@ __all__ = [
     "slurm_release",
     "slurm_run",
     "slurm_service",
+    "slurm_uninstall",
 ]
 
 
@@ -56,46 +55,40 @@ def slurm_plugin(
     administrators: Iterable[int] = (),
     *,
     is_default: bool = False,
-    dead_seconds: float = DEAD_SECONDS,
     reject_odd: bool = False,
     reject_unplanned: bool = False,
 ) -> str:
-    """Return a job_submit.lua that puts new jobs of a partition on hold.
+    """Return a job_submit.lua that lets new jobs of a partition wait for the driver, as long as it has a lease.
 
     Args:
         partition: The managed partition, or several, separated by commas.
-        administrators: User ids, besides root, that may release jobs: SlurmUser and the account of the driver.
+        administrators: User ids, besides root, that may take a lease: SlurmUser and the account of the driver.
         is_default: Whether jobs that name no partition are submitted to one of these.
         reject_odd: Whether to refuse gangs that cannot fill the nodes they need, since each of their nodes must have the same
             number of GPUs.
         reject_unplanned: Whether to refuse jobs that the driver would leave to Slurm because of their request, such as
             `--nodelist`, `--exclude` and `--exclusive`, since they keep their GPUs until they end.
-        dead_seconds: If the driver has given no sign of life for this long, jobs pass as if there were no plugin; 0 to hold them
-            always.
 
     Raises:
-        InputError: The name of the partition is invalid, or the time is negative or not finite.
+        InputError: The name of the partition is invalid.
     """
     names = partitions_in(partition)
-    if not 0 <= dead_seconds < math.inf:
-        raise InputError(Fault("slurm", "dead_seconds", f"must be a finite number of at least 0, found {dead_seconds!r}"))
     numbers = ", ".join(f"[{int(uid)}] = true" for uid in sorted({0, *administrators}))
     text = (files(__package__) / "job_submit.lua").read_text(encoding="utf-8")
     for name, value in {
         "PARTITION": ",".join(names),
         "IS_DEFAULT": str(is_default).lower(),
         "ADMINISTRATORS": numbers,
-        "BEACON": BEACON,
+        "LEASE": LEASE,
         "REJECT_ODD": str(reject_odd).lower(),
         "REJECT_UNPLANNED": str(reject_unplanned).lower(),
-        "DEAD_SECONDS": str(math.ceil(dead_seconds)),
     }.items():
         text = text.replace(f"@{name}@", value)
     return text
 
 
 def slurm_service(partition: str, *, user: str, command: str = "gavel", state: str = "/var/lib/gavel-slurm") -> str:
-    """Return a systemd unit that runs the driver, and releases the jobs on hold if the driver cannot run.
+    """Return a systemd unit that runs the driver.
 
     Args:
         partition: The managed partition, or several, separated by commas.

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from gavel_py.errors import Fault, InputError, SlurmError
+from gavel_py.errors import SlurmError, refuse
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, output
 from gavel_py.integrations.slurm.client.notation import gpus_in, printable, seconds_in
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
-from gavel_py.integrations.slurm.turns import WAITING, Turns
 from gavel_py.io.names import natural_key
 from gavel_py.problem.tenants import Tenant, TenantTree
 
@@ -30,6 +29,9 @@ QOS_FIELDS = ("Name", "GrpTRES", "MaxTRESPU", "MaxTRESPA", "PreemptExemptTime", 
 
 ROUNDS_BETWEEN = 10
 """Number of rounds after which accounts are read again."""
+
+ADMITTED, WAITING, PASSED, OVER = range(4)
+"""Ranks of jobs under limits: in the scheduler; waiting for room; in the scheduler, long without GPUs; running, turn over."""
 
 LAST = (WAITING, math.inf)
 """Rank of jobs that have none."""
@@ -60,7 +62,21 @@ class Qos(NamedTuple):
     precedes_partition: bool = False
 
 
-class Limit(NamedTuple):
+class Turns(NamedTuple):
+    """The order in which jobs get the GPUs that limits of accounts and QOS leave them.
+
+    Attributes:
+        ranks: {job: its rank, and since when it has it}, the first job first.
+        over: Running jobs whose turn is over, so that they give way to jobs that wait.
+        overdue: Waiting jobs that no other waiting job of the same limit overtakes any more.
+    """
+
+    ranks: Mapping[str, tuple[int, float]]
+    over: frozenset[str] = frozenset()
+    overdue: frozenset[str] = frozenset()
+
+
+class GpuLimit(NamedTuple):
     """A limit on GPUs in use. key: the same for all jobs that share the limit; text: a clause for messages to users."""
 
     key: tuple[str, ...]
@@ -91,7 +107,7 @@ class Accounts:
         own = self.qos.get(job.qos, Qos()).exempt_seconds
         return self.exempt_seconds if own is None else own
 
-    def limits_of(self, job: SlurmJob) -> Iterator[Limit]:
+    def limits_of(self, job: SlurmJob) -> Iterator[GpuLimit]:
         """Yield the limits that a job counts towards. As in Slurm, the limit of a QOS overrides the same limit of accounts."""
         if not self.enforced:
             return
@@ -227,8 +243,8 @@ class Accounts:
         return TenantTree(found.values())
 
 
-def _limit(key: tuple[str, ...], gpus: int | None, whose: str, name: str) -> Limit:
-    return Limit(key, gpus or 0, f"{whose} may use {gpus} GPUs at a time ({name})")
+def _limit(key: tuple[str, ...], gpus: int | None, whose: str, name: str) -> GpuLimit:
+    return GpuLimit(key, gpus or 0, f"{whose} may use {gpus} GPUs at a time ({name})")
 
 
 def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None:
@@ -241,9 +257,8 @@ def read_accounts(commands: SlurmCommands, *, required: bool) -> Accounts | None
     config = dict(CONFIG_LINE.findall(output(commands, "scontrol", "show", "config")))
     storage = config.get("AccountingStorageType", "accounting_storage/none")
     if not storage.endswith("slurmdbd"):
-        if required:
-            text = f"needs the accounts of slurmdbd, but this Slurm has none (AccountingStorageType={storage})"
-            raise InputError(Fault("slurm", "tenants_from_slurm", text))
+        text = f"needs the accounts of slurmdbd, but this Slurm has none (AccountingStorageType={storage})"
+        refuse("slurm", (required, "tenants_from_slurm", text))
         return None
     cluster = config.get("ClusterName", "")
     partitions = output(commands, "scontrol", "show", "partition", "--oneliner")

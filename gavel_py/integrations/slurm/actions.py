@@ -1,4 +1,4 @@
-"""The actions that make Slurm run a round: jobs to warn, stop, hold and start, some of them only after others have stopped."""
+"""The actions that make Slurm run a round: jobs to warn, stop and start, some of them only after others have stopped."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import math
 import re
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from gavel_py.integrations.slurm import job_roles
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.client.notation import StopSignal
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import node_range
-
-if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.state import Tracked
 
 Target = Mapping[str, int]
 """{node: GPUs}."""
@@ -29,11 +26,11 @@ class Actions:
     Attributes:
         keep: Jobs that continue to run.
         stop: Jobs that are preempted or moved.
-        hold: Waiting jobs to put on hold.
+        bind: Waiting jobs that are to wait for the driver.
         start: {job: {node: GPUs}} of jobs to start.
         cannot: {job: reason} of jobs that cannot be started as planned.
         misfits: The jobs of `cannot` for which waiting does not help.
-        give_back: {job: reason} of waiting jobs to release to Slurm.
+        give_back: {job: reason} of waiting jobs to leave to Slurm.
         annotations: {job: AdminComment} to write.
         warn: {job: signal} of jobs in `keep` that will be stopped later.
         deferred: {job: reason} of jobs that start after others have stopped.
@@ -43,7 +40,7 @@ class Actions:
 
     keep: tuple[str, ...]
     stop: tuple[str, ...]
-    hold: tuple[str, ...]
+    bind: tuple[str, ...]
     start: Mapping[str, Target]
     cannot: Mapping[str, str]
     misfits: frozenset[str]
@@ -56,13 +53,13 @@ class Actions:
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        """Jobs that are on hold afterwards, unless they start again."""
+        """Jobs that wait for the driver afterwards, unless they start again."""
         return (*self.stop, *self.revive)
 
     @property
     def is_nothing(self) -> bool:
         """Whether nothing in Slurm has to change."""
-        return not (self.stop or self.hold or self.start or self.give_back or self.warn or self.revive)
+        return not (self.stop or self.bind or self.start or self.give_back or self.warn or self.revive)
 
 
 def actions_for(
@@ -71,6 +68,7 @@ def actions_for(
     managed: Mapping[str, Tracked],
     unresponsive: Collection[str],
     excluded: Mapping[str, str],
+    bind: Collection[str] = (),
 ) -> Actions:
     """Compare the targets of a round with the jobs in Slurm, and return the actions.
 
@@ -83,6 +81,7 @@ def actions_for(
         managed: {job: record} of the jobs that may be changed.
         unresponsive: Nodes on which no job can start.
         excluded: {job: reason} of managed jobs that the round leaves to Slurm.
+        bind: Waiting jobs that are not bound to the driver's lease and are not left to Slurm.
     """
     live = [jobs[job_id] for job_id in managed if job_id in jobs and not jobs[job_id].phase.is_over]
     planned = [job for job in live if job.job_id not in excluded]
@@ -91,24 +90,25 @@ def actions_for(
         job.job_id for job in running if dict(job.held) == targets.get(job.job_id) or any(node in unresponsive for node in job.held)
     )
     stop = [job for job in running if job.job_id not in keep]
-    # A requeued job gets an administrator's hold, which differs from a hold by its user.
-    hold = [j for j in planned if j.phase is Phase.WAITING and (not j.is_held or job_roles.REQUEUED_ON_HOLD in j.description)]
     wanted = {job.job_id: targets[job.job_id] for job in planned if job.job_id in targets and job.job_id not in keep}
     misfits = {i: why for i, target in wanted.items() if (why := _misfit(target, managed[i]))}
     silent = {i: next((node for node in target if node in unresponsive), "") for i, target in wanted.items()}
     cannot = misfits | {i: f"node {node} does not respond" for i, node in silent.items() if node}
     start = {job_id: target for job_id, target in wanted.items() if job_id not in cannot}
-    new = [job.job_id for job in [*stop, *hold] if job_roles.parse_annotation(job.admin_comment) is None]
+    # Also those that start: Slurm would place them as soon as others have stopped.
+    bound = [job_id for job_id in bind if job_id not in excluded]
+    marked = [*stop, *(jobs[job_id] for job_id in bound if job_id in managed)]
+    new = [job.job_id for job in marked if job_roles.parse_annotation(job.admin_comment) is None]
     comments = {
         job_id: job_roles.annotated(REASON.sub("", jobs[job_id].admin_comment), each.arrival_seconds, each.place, node_range(each))
         for job_id, each in ((job_id, managed[job_id]) for job_id in dict.fromkeys([*new, *start]))
     }
-    # The driver has set the holds of managed jobs and the nodes that they request.
-    returned = [job for job in live if job.phase is Phase.WAITING and (job.is_held or job.required_nodes)]
+    # The driver has set the nodes that managed jobs request.
+    returned = [job for job in live if job.phase is Phase.WAITING and (job.leases or job.required_nodes)]
     return Actions(
         keep=tuple(keep),
         stop=tuple(job.job_id for job in stop),
-        hold=tuple(job.job_id for job in hold),
+        bind=tuple(bound),
         start=start,
         cannot=cannot,
         misfits=frozenset(misfits),
@@ -142,10 +142,15 @@ def reason_in(admin_comment: str) -> str:
     return "" if found is None else found[1].replace("_", " ")
 
 
+def has_marks(admin_comment: str) -> bool:
+    """Return whether an AdminComment has an annotation or a reason."""
+    return bool(job_roles.ANNOTATION.search(admin_comment) or REASON.search(admin_comment))
+
+
 def without_marks(admin_comment: str) -> str | None:
     """Return an AdminComment without annotation and reason, or None if the rest of it cannot be written safely.
 
-    >>> without_marks("project_7;gavel:submit=1700000000;plugin;place=any;gavel-why=nodes_were_down")
+    >>> without_marks("project_7;gavel:submit=1700000000;shared;place=any;gavel-why=nodes_were_down")
     'project_7'
     """
     return with_reason(job_roles.ANNOTATION.sub("", admin_comment), "")
@@ -228,7 +233,7 @@ class FillTrigger:
 
     def is_due(self, jobs: Mapping[str, SlurmJob], now: float) -> bool:
         """Return whether another attempt is worthwhile: jobs wait, and either some have changed or the last attempt is long ago."""
-        current = {job_id: (job.phase, job.is_held, job.partition, job.comment) for job_id, job in jobs.items()}
+        current = {job_id: (job.phase, job.is_held, job.leases, job.partition, job.comment) for job_id, job in jobs.items()}
         waits = any(job.phase is Phase.WAITING for job in jobs.values())
         if not waits or (current == self._jobs and now - self._seconds < MAX_FILL_INTERVAL_SECONDS):
             return False

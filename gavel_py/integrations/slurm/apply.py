@@ -1,4 +1,6 @@
-"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, release them, wait, and compare with the plan.
+"""Execution of a round: stop jobs, wait, set the nodes of jobs to start, start them, wait, and compare with the plan.
+
+Waiting jobs depend on the lease of the driver (`lease`); Slurm starts a job when the driver removes the dependency.
 
 The functions at the end of the module build the scontrol commands.
 """
@@ -7,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
 
 from gavel_py.integrations.slurm.actions import Actions, Target
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
-from gavel_py.integrations.slurm.job_roles import USER_HOLD, parse_annotation, parse_comment
+from gavel_py.integrations.slurm.job_roles import parse_annotation
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.sizes import is_own_request, request_of, restore_fields, start_fields, task_fields
-from gavel_py.integrations.slurm.state import Tracked
 
 Jobs = Mapping[str, SlurmJob]
 
@@ -50,11 +54,11 @@ class Applied:
         stopped: Jobs that were to stop.
         started: Jobs that run as planned.
         elsewhere: {job: {node: GPUs}} of jobs that run on other GPUs than planned.
-        waiting: {job: why} of jobs that did not start and are on hold again.
+        waiting: {job: why} of jobs that did not start and wait for the driver again.
         left: Jobs to start that have ended in the meantime, or have started and are ending.
         lingering: Jobs that did not stop in time.
-        given_back: Jobs released to Slurm.
-        sent: Jobs that were released to start.
+        given_back: Jobs left to Slurm.
+        sent: Jobs that were let go to start.
         errors: Error messages of Slurm.
         jobs: Jobs as last read.
         stop_seconds: Duration of stopping.
@@ -82,26 +86,44 @@ OUTCOME = ("started", "elsewhere", "waiting", "left", "lingering", "given_back",
 
 @dataclass(frozen=True)
 class Applier:
-    """Carries out the actions of one round. tracked: {job: record} of the jobs concerned; beat: called repeatedly while waiting."""
+    """Carries out the actions of one round.
+
+    tracked: {job: record} of the jobs concerned; lease: the job on which those that wait depend, and for how many seconds at most;
+    partition_nodes: as for `restore_lines`; beat: called repeatedly while waiting.
+    """
 
     actions: Actions
     tracked: Mapping[str, Tracked]
     commands: SlurmCommands
     clock: WallClock
+    lease: Term
+    partition_nodes: int
     beat: Callable[[], None] = lambda: None
     applied: Applied = field(default_factory=Applied)
 
-    def apply(self, stop_limit: float, start_limit: float, partition_nodes: int, *, may_annotate: bool) -> Applied:
-        """Carry out the actions and return the outcome; jobs may take these seconds to stop and start. Raises `SlurmError`."""
+    def apply(self, jobs: Jobs, stop_limit: float, start_limit: float, *, may_annotate: bool) -> Applied:
+        """Carry out the actions and return the outcome.
+
+        Args:
+            jobs: The jobs as read before.
+            stop_limit: Seconds that jobs may take to stop.
+            start_limit: Seconds that they may take to start.
+            may_annotate: Whether annotations may be written.
+
+        Raises:
+            SlurmError: Slurm does not answer.
+        """
         actions, applied = self.actions, self.applied
         applied.kept, applied.stopped, applied.waiting = actions.keep, actions.stop, dict(actions.cannot)
         began = self.clock.now()
         # Slurm rejects a whole line because of one denied field, so annotations are separate lines. Without "Incomplete", a job
         # that has ended since the snapshot would run again, even if its user has cancelled it.
         annotations = annotation_lines(actions.annotations) if may_annotate else []
-        stops = [*batch_lines("hold", actions.hold), *batch_lines("requeuehold Incomplete", actions.stop)]
+        stops = [*batch_lines("requeue Incomplete", actions.stop), *batch_lines("requeue", actions.revive)]
+        # At once, although jobs are still ending: Slurm would start them again after a while.
+        stops += [self.lease.bind(jobs[job_id]) for job_id in actions.stopped if is_job_id(job_id)]
         self._warn()
-        self._scontrol([*annotations, *stops, *batch_lines("requeuehold", actions.revive)])
+        self._scontrol([*annotations, *self._bindings(actions.bind, jobs), *stops])
         jobs = self._stop_and_start(stop_limit)
         applied.stop_seconds = self.clock.now() - began
         if applied.sent:
@@ -111,8 +133,8 @@ class Applier:
         applied.start_seconds = self.clock.now() - began - applied.stop_seconds
         # Done last, so that jobs left to Slurm do not take GPUs meant for others.
         returned = [applied.jobs[job_id] for job_id in actions.give_back if _is_waiting(applied.jobs.get(job_id))]
-        returned = [job for job in returned if not parse_comment(job.comment).is_held]
-        self._scontrol(restore_lines(returned, self.tracked, partition_nodes))
+        ahead = batch_lines("release", (job.job_id for job in returned if job.priority == MAX_PRIORITY))
+        self._scontrol([*ahead, *restore_lines(returned, self.tracked, self.partition_nodes)])
         applied.given_back = [job.job_id for job in returned]
         return applied
 
@@ -129,7 +151,7 @@ class Applier:
                 self.applied.errors += [printable(line) for line in result.err.splitlines() if line.strip()]
 
     def _stop_and_start(self, stop_limit: float) -> Jobs:
-        """Wait until jobs have stopped, release the jobs to start, and return the jobs as last read.
+        """Wait until jobs have stopped, let the jobs to start go, and return the jobs as last read.
 
         A slow stop, for example on a node that has just died, only delays the jobs that get its GPUs.
         """
@@ -147,6 +169,11 @@ class Applier:
         sent = set(applied.sent)
         return self._start([i for i in start if i not in sent], [i for i in self.actions.stopped if i not in sent], jobs)
 
+    def _bindings(self, job_ids: Iterable[str], jobs: Jobs) -> list[str]:
+        """Return the commands that make waiting jobs depend on the lease, with their own requests: Slurm may have to start them."""
+        found = [jobs[job_id] for job_id in job_ids if _is_waiting(jobs.get(job_id))]
+        return restore_lines(found, self.tracked, self.partition_nodes, self.lease)
+
     def _stopping(self, jobs: Jobs) -> list[str]:
         actions = self.actions
         found = []
@@ -160,22 +187,21 @@ class Applier:
         return sorted(found)
 
     def _start(self, job_ids: Iterable[str], stopped: Iterable[str], jobs: Jobs) -> Jobs:
-        """Set the nodes of jobs, release those for which Slurm accepts the change, and return the jobs as last read."""
-        # An administrator's hold differs from a hold by the user.
-        self._scontrol(batch_lines("hold", (job_id for job_id in stopped if _is_waiting(jobs.get(job_id)))))
+        """Set the nodes of jobs, let those go for which Slurm accepts the change, and return the jobs as last read."""
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
+        self._scontrol(self._bindings(set(stopped).difference(ready), jobs))
         start = self.actions.start
         limits = self.actions.limits
         self._scontrol([start_line(jobs[i], start[i], self.tracked[i], limits.get(i)) for i in ready])
         if ready:
             jobs = read_jobs(self.commands)
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
-        self._scontrol([*batch_lines("release", sent), *priority_lines(sent)])
+        self._scontrol([*priority_lines(sent), *(unbind_line(jobs[job_id]) for job_id in sent)])
         self.applied.sent += sent
         return jobs
 
     def _are_starting(self, jobs: Jobs, patient_until: float) -> bool:
-        """Return whether it is worthwhile to wait for the released jobs.
+        """Return whether it is worthwhile to wait for the jobs that were let go.
 
         A job that is already ending either was cancelled or is requeued since its start has failed; its next state shows which.
         """
@@ -184,7 +210,7 @@ class Applier:
         return any(_is_starting(job) or (job.phase is Phase.STOPPING and is_patient) for job in sent)
 
     def _compare(self, jobs: Jobs) -> None:
-        """Compare the running jobs with the plan, and put jobs that have not started on hold again."""
+        """Compare the running jobs with the plan, and make jobs that have not started wait for the driver again."""
         applied = self.applied
         for job_id, target in self.actions.start.items():
             job = jobs.get(job_id)
@@ -194,11 +220,13 @@ class Applier:
                 self._note_running(job)
             else:
                 applied.waiting[job_id] = _why_not_started(job, target)
-        unheld = [job_id for job_id in applied.waiting if _is_waiting(jobs.get(job_id)) and not jobs[job_id].is_held]
-        if unheld:
-            self._scontrol(batch_lines("hold", unheld))
+        free = [
+            job_id for job_id in applied.waiting if _is_waiting(jobs.get(job_id)) and self.lease.job_id not in jobs[job_id].leases
+        ]
+        if free:
+            self._scontrol(self._bindings(free, jobs))
             jobs = read_jobs(self.commands)
-            # Some may have started just before the hold. Those without GPUs yet will have them when next read.
+            # Some may have started just before. Those without GPUs yet will have them when next read.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:
                 if job.phase is Phase.RUNNING and job.held:
                     del applied.waiting[job.job_id]
@@ -235,13 +263,13 @@ def _is_waiting(job: SlurmJob | None) -> bool:
 
 
 def _is_starting(job: SlurmJob) -> bool:
-    """Return whether a released job may still start, so that waiting for it is worthwhile."""
+    """Return whether a job that was let go may still start, so that waiting for it is worthwhile."""
     return job.phase is Phase.WAITING and not job.is_held and job.reason != UNAVAILABLE
 
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
     """Return whether Slurm has accepted the nodes and no user holds the job; without the nodes, it would start anywhere."""
-    if job is None or set(job.required_nodes) != set(target) or parse_comment(job.comment).is_held:
+    if job is None or set(job.required_nodes) != set(target) or job.is_held:
         return False
     return job.nodes == len(target) and job.num_gpus == sum(target.values())
 
@@ -263,26 +291,9 @@ def is_job_id(text: str) -> bool:
 
 
 def batch_lines(verb: str, job_ids: Iterable[str]) -> list[str]:
-    """Return scontrol commands that apply hold, requeuehold or release to many jobs."""
+    """Return scontrol commands that apply requeue or release to many jobs."""
     ids = [job_id for job_id in job_ids if is_job_id(job_id)]
     return [f"{verb} {','.join(ids[at : at + MAX_IDS])}" for at in range(0, len(ids), MAX_IDS)]
-
-
-def mark_holds(commands: SlurmCommands, jobs: Iterable[SlurmJob]) -> list[str]:
-    """Mark jobs as held by their users in their comments, turn their holds into those of the driver, and return their ids.
-
-    Like this, the plugin keeps the holds of other jobs that users hold, and lets users release them. Raises `SlurmError`.
-    """
-    marked = []
-    for job in [job for job in jobs if is_job_id(job.job_id)]:
-        # Not on the standard input of scontrol, which would divide the comment into words.
-        comment = f"{job.comment} {USER_HOLD}".strip()
-        words = ["scontrol", "update", f"JobId={job.job_id}", f"Comment={comment}"]
-        if parse_comment(job.comment).is_held or commands.run(words).code == 0:
-            marked.append(job.job_id)
-    if marked:
-        commands.run(["scontrol"], "\n".join([*batch_lines("hold", marked), "quit"]) + "\n")
-    return marked
 
 
 def annotation_lines(annotations: Mapping[str, str]) -> list[str]:
@@ -346,8 +357,45 @@ def priority_lines(job_ids: Iterable[str]) -> list[str]:
     return [f"update JobId={job_id} Priority={MAX_PRIORITY}" for job_id in job_ids if is_job_id(job_id)]
 
 
-def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int) -> list[str]:
-    """Return scontrol commands that restore the requests of held jobs and release them to Slurm.
+class Term(NamedTuple):
+    """What waiting jobs depend on: a job of Slurm, which ends when the driver has been dead for these seconds."""
+
+    job_id: str = ""
+    seconds: float = 0.0
+
+    def is_due(self, job: SlurmJob, now_seconds: float) -> bool:
+        """Return whether a waiting job has to be bound (again)."""
+        if "?" in job.dependency:
+            return bool(self.job_id) and (job.eligible_seconds or 0.0) - now_seconds < self.seconds / 2
+        return self.job_id not in ("", *job.leases)
+
+    def bind(self, job: SlurmJob) -> str:
+        """Return the scontrol command that makes a job wait for the driver, besides what its user wants it to wait for.
+
+        Slurm does not combine dependencies joined by ? with others. Such a job begins later instead, again and again until one of
+        its dependencies is fulfilled.
+        """
+        if "?" in job.dependency:
+            return f"update JobId={job.job_id} StartTime=now{f'+{self.seconds:.0f}' * bool(self.job_id)}"
+        both = ",".join(filter(None, [job.dependency, f"afterany:{self.job_id}" * bool(self.job_id)]))
+        note = parse_annotation(job.admin_comment)
+        if note is None or note.begin_seconds is None or job.leases or job.restarts:
+            return f"update JobId={job.job_id} Dependency={both}"
+        begin = datetime.fromtimestamp(note.begin_seconds).isoformat(timespec="seconds") if note.begin_seconds else "now"
+        return f"update JobId={job.job_id} Dependency={both} StartTime={begin}"
+
+
+FREE = Term()
+"""Jobs that wait for no driver."""
+
+
+def unbind_line(job: SlurmJob) -> str:
+    """Return the scontrol command that makes a job wait only for what its user wants it to wait for."""
+    return FREE.bind(job)
+
+
+def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int, lease: Term = FREE) -> list[str]:
+    """Return scontrol commands that restore the requests of waiting jobs and make them wait for a lease, or for none any more.
 
     known: {job: record} of the jobs whose requests the driver may have changed; partition_nodes: number of nodes in the partition,
     used as the maximum for requests without one.
@@ -357,11 +405,13 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     updates = [_restore_line(job, known[job.job_id], partition_nodes) for job in changed]
     # For these jobs without a record, a driver has set the nodes; jobs whose users request nodes are left to Slurm.
     unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and has_place(job)]
-    updates += [_unbind_line(job) for job in unknown]
-    return [*updates, *batch_lines("release", (job.job_id for job in jobs))]
+    updates += [_free_line(job) for job in unknown]
+    # Bound first: with another request and nothing to wait for, a job could start before the driver has planned it.
+    bound = [lease.bind(job) for job in jobs]
+    return [*bound, *updates] if lease.job_id else [*updates, *bound]
 
 
-def _unbind_line(job: SlurmJob) -> str:
+def _free_line(job: SlurmJob) -> str:
     """Return the command that removes the nodes set by a driver from a job without a record, and restores an elastic range."""
     annotation = parse_annotation(job.admin_comment)
     line = f"update JobId={job.job_id} ReqNodeList= StartTime=now"

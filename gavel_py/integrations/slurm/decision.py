@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
-from gavel_py.integrations.slurm import job_mapping, job_roles, sizes
+from gavel_py.errors import check_known, refuse
+from gavel_py.integrations.slurm import job_mapping, sizes
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.actions import Actions, Target, actions_for, revived, time_left, with_grace, within_limits
+from gavel_py.integrations.slurm.apply import FREE
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
 from gavel_py.integrations.slurm.partitions import Partition, in_new_groups, known_to, partition_of
+from gavel_py.integrations.slurm.records import MEASURED, Tracked
 from gavel_py.integrations.slurm.reservations import NodesAhead, groups_ahead
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Progress, Speeds
-from gavel_py.integrations.slurm.state import TOTALS, DriverState, Tracked, load_state
+from gavel_py.integrations.slurm.speeds import ProgressFiles, Speeds
+from gavel_py.integrations.slurm.state import TOTALS, DriverState, load_state
 from gavel_py.integrations.slurm.sync import Log, Reconciler
 from gavel_py.integrations.slurm.turns import MECHANISM
 from gavel_py.policies import Policy
 from gavel_py.problem.cluster import Cluster
 from gavel_py.scheduling import Assignment, NodeState, Round, RoundScheduler, Wait
-from gavel_py.scheduling.learning import learner_in
+from gavel_py.scheduling.options import SchedulerOptions
 from gavel_py.throughput_profiles import ThroughputProfile
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
+    from gavel_py import ThroughputLearner
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,11 @@ class ClusterSnapshot:
         state: The state of the driver.
         standings: The eligibility of each live job.
         refused: {job: error} of jobs that the scheduler does not accept.
-        let_go: {job: reason} of jobs left to Slurm that are on a hold of the driver.
+        let_go: {job: reason} of jobs left to Slurm that wait for the driver.
+        unbound: Other jobs that wait, but not for the driver.
         known: Records of all jobs that are or were managed.
         notes: Descriptions of what was omitted from the snapshot.
+        notes_on_nodes: Those that are about nodes and names of GPU types.
         ahead: Effect of reservations on the nodes.
     """
 
@@ -53,8 +56,10 @@ class ClusterSnapshot:
     standings: Mapping[str, Eligibility]
     refused: Mapping[str, str]
     let_go: Mapping[str, str]
+    unbound: tuple[str, ...]
     known: Mapping[str, Tracked]
     notes: tuple[str, ...]
+    notes_on_nodes: tuple[str, ...]
     ahead: NodesAhead
 
     @property
@@ -145,8 +150,7 @@ class Decided:
             "down": down,
             "active": len(self.picture.state.tracked),
             **dict(zip(TOTALS, self.totals, strict=True)),
-            "restart_seconds": scheduler.restart_seconds,
-            "min_run_seconds": scheduler.min_run_seconds,
+            **{name: getattr(scheduler.options, name) for name in MEASURED},
             "solver_seconds": 0.0 if allocation is None else allocation.seconds.get("solve", 0.0),
             "prices": prices,
             **({} if self.begun.fallback is None else {"fallback": asdict(self.begun.fallback), "notes": list(self.begun.notes)}),
@@ -173,39 +177,41 @@ def _targets(assignments: Mapping[str, Assignment]) -> dict[str, Target]:
 
 
 class SlurmPlanner:
-    """Reconciles the scheduler with snapshots of Slurm and plans rounds; options: arguments of `RoundScheduler`."""
+    """Reconciles the scheduler with snapshots of Slurm and plans rounds."""
 
     def __init__(
         self,
         settings: SlurmSettings,
         profile: ThroughputProfile | ThroughputLearner,
         policy: Policy,
-        options: Mapping[str, float],
+        options: SchedulerOptions,
         path: Path | None,
-        progress: Progress,
         log: Log,
     ) -> None:
-        if settings.tenants_from_slurm and getattr(policy, "tenants", "") is not None:
-            text = "needs the policy hierarchical without its own tenants, since no other policy shares by accounts"
-            raise InputError(Fault("slurm", "tenants_from_slurm", text))
-        self._learner = learner_in(profile)
-        known = cast("ThroughputProfile", profile) if self._learner is None else self._learner.measured
-        if not known.job_types and (self._learner is None or settings.default_type is None):
-            hint = "" if self._learner is None else "; name a default type for jobs that have none (--default-type)"
-            raise InputError(Fault(f"profile {known.name}", "", f"has no job types{hint}"))
+        text = "needs the policy hierarchical without its own tenants, since no other policy shares by accounts"
+        refuse("slurm", (settings.tenants_from_slurm and getattr(policy, "tenants", "") is not None, "tenants_from_slurm", text))
+        self._given, self._policy = profile, policy
+        known = profile if isinstance(profile, ThroughputProfile) else profile.measured
+        is_empty = not known.job_types and (self._learner is None or settings.default_type is None)
+        hint = "" if self._learner is None else "; name a default type for jobs that have none (--default-type)"
+        refuse(f"profile {known.name}", (is_empty, "", f"has no job types{hint}"))
         default = settings.default_type or job_mapping.most_measured(known)
-        if known.job_types and default not in known.job_types:
-            text = f"{default!r} is not in profile {known.name!r}{nearest(default, known.job_types)}"
-            raise UnknownNameError(Fault("slurm", "default_type", text))
+        if known.job_types:
+            check_known("slurm", "default_type", [default], known.job_types, f"is not in profile {known.name!r}")
         self._reported_why_fixed, self._why_fixed = False, sizes.why_fixed(policy)
-        self._settings = replace(settings, default_type=default, elastic=settings.elastic and not self._why_fixed)
-        self._given, self._policy, self._options = profile, policy, {"mechanism": MECHANISM, **options}
-        self._path, self._progress, self._log = path, progress, log
+        self._settings = settings.changed(default_type=default, elastic=settings.elastic and not self._why_fixed)
+        self._options = options if "mechanism" in options.model_fields_set else options.changed(mechanism=MECHANISM)
+        self._path, self._progress, self._log = path, ProgressFiles(settings.progress), log
         self.accounts: Accounts | None = None
+        self.lease = FREE
         self._tenants: frozenset[str] = frozenset()
         self.state: DriverState | None = None
         self.reconciler: Reconciler | None = None
         self._ahead: dict[str, Reservation] = {}
+
+    @property
+    def _learner(self) -> ThroughputLearner | None:
+        return None if isinstance(self._given, ThroughputProfile) else self._given
 
     @property
     def _profile(self) -> ThroughputProfile:
@@ -230,16 +236,19 @@ class SlurmPlanner:
         self.reconciler.reconcile(snapshot, within_round=within_round)
         known |= state.aside | state.tracked
         roles = self.reconciler.roles
-        left = {job_id: eligibility.why for job_id, eligibility in roles.items() if eligibility.role.is_left_to_slurm}
-        is_held = partial(job_roles.is_held_by_driver, partitions=state.partitions, known=known, stopping=state.stopping)
-        let_go = {job_id: why for job_id, why in left.items() if is_held(snapshot.jobs[job_id])}
+        waiting = [job for job_id in roles if (job := snapshot.jobs[job_id]).phase is Phase.WAITING]
+        left = [job for job in waiting if roles[job.job_id].role.is_left_to_slurm]
+        let_go = {job.job_id: roles[job.job_id].why for job in left if job.leases and self.lease.job_id in ("", *job.leases)}
+        ours = [job for job in waiting if not roles[job.job_id].role.is_left_to_slurm]
+        unbound = tuple(job.job_id for job in ours if self.lease.is_due(job, snapshot.seconds))
         fixed = sizes.notes_on_fixed(self._why_fixed, state.tracked.values())
         if fixed and not self._reported_why_fixed:
             self._log("not_elastic", why=self._why_fixed)
         self._reported_why_fixed |= bool(fixed)
         notes = (*partition.notes, *snapshot.unreadable, *fixed, *filter(None, [state.scheduler.fallback_text]))
         notes += state.scheduler.exceeded_notes
-        return ClusterSnapshot(snapshot, state, roles, self.reconciler.refused, let_go, known, notes, self.reconciler.ahead)
+        refused, ahead = self.reconciler.refused, self.reconciler.ahead
+        return ClusterSnapshot(snapshot, state, roles, refused, let_go, unbound, known, notes, partition.notes, ahead)
 
     def _partition(self, snapshot: Snapshot, ahead: Mapping[str, Reservation], *, must_exist: bool) -> Partition:
         """Return the partitions of a snapshot without GPU types that are not in the profile."""
@@ -262,14 +271,14 @@ class SlurmPlanner:
             for node, index in running[job_id].gpus:
                 scheduler.gpu_lost(node, index)
         totals = state.totals(now)
-        state.restart_cost.apply(scheduler, frozenset(self._options))
+        state.restart_cost.apply(scheduler, self._options)
         begun = scheduler.next_round(now)
         state.forget_departed()
         state.rounds += 1
         excluded = {i: why for i, why in begun.excluded.items() if i not in leaving} | given_up(scheduler, now)
         self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.steered, unresponsive, excluded)
+        actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.steered, unresponsive, excluded, picture.unbound)
         actions = self._with_grace(picture, actions)
         return Decided(picture, begun, replace(actions, give_back={**picture.let_go, **actions.give_back}), totals)
 
@@ -287,7 +296,7 @@ class SlurmPlanner:
         return replace(gentle, revive=revive, limits=limits if self._settings.wall_limit == "total" else {})
 
     def fill(self, picture: ClusterSnapshot) -> Actions | None:
-        """Return the actions that start waiting jobs on idle GPUs within the round in progress, and release jobs left to Slurm.
+        """Return the actions that start waiting jobs on idle GPUs within the round in progress, and let go of jobs left to Slurm.
 
         Jobs whose grace period is over are stopped, and the jobs planned in their place start. None if there is nothing to do.
         """
@@ -295,11 +304,11 @@ class SlurmPlanner:
         now = max(scheduler.last_start_seconds or 0.0, snapshot.seconds)
         started = scheduler.start_waiting(now)
         deferred, warned = state.deferred, state.warned
-        if not started and not picture.let_go and not deferred and not warned:
+        if not (started or picture.let_go or picture.unbound or deferred or warned):
             return None
         excluded = {i: why for i, why in state.unplanned.items() if i not in started} | given_up(scheduler, now)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
-        actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.steered, unresponsive, excluded)
+        actions = actions_for(_targets(scheduler.running), snapshot.jobs, state.steered, unresponsive, excluded, picture.unbound)
         # No other job is stopped within a round.
         stop = tuple(job_id for job_id in actions.stop if job_id in warned)
         running = (*actions.keep, *(job_id for job_id in actions.stop if job_id not in warned))
@@ -368,19 +377,19 @@ class SlurmPlanner:
         if self.state is not None or self._path is None or not self._path.exists():
             return
         state = load_state(self._path, self._settings.partitions, self._policy, self._learner)
-        for name, value in self._options.items():
-            setattr(state.scheduler, name, value)
+        measured = state.scheduler.options.model_dump(include=MEASURED.keys() - self._options.model_fields_set)
+        state.scheduler.options = self._options.changed(**measured)
         speeds = Speeds(self._given, state.speeds.measured, state.speeds.sizes)
-        learns = speeds.learner is not None or state.scheduler.learner is not None
-        if learns or speeds.base.rows != state.speeds.base.rows:
-            state.speeds = speeds
+        differ = state.scheduler.profile is not state.speeds.profile or speeds.base.rows != state.speeds.base.rows
+        if speeds.has_estimates or differ:
+            state.speeds, state.has_new_speeds = speeds, True
             if set(state.scheduler.cluster.profile_names) <= set(speeds.profile.accelerators):
                 speeds.use_in(state.scheduler)
         self.state = state
 
     def _scheduler(self, cluster: Cluster, speeds: Speeds) -> RoundScheduler:
         profile = speeds.profile if speeds.learner is None else speeds.learner
-        return RoundScheduler(cluster, profile, self._policy, **self._options)  # type: ignore[arg-type]
+        return RoundScheduler(cluster, profile, self._policy, options=self._options)
 
     def _renew(self, state: DriverState, cluster: Cluster, why: str) -> None:
         """Replace the scheduler and submit all jobs to the new one; deficits are lost."""

@@ -6,29 +6,33 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gavel_py.errors import InputError, SlurmError, SolverError
 from gavel_py.integrations.slurm.accounts import AccountsReader
 from gavel_py.integrations.slurm.actions import Actions, FillTrigger
-from gavel_py.integrations.slurm.apply import OUTCOME, Applied, Applier, mark_holds
-from gavel_py.integrations.slurm.beacon import Beacon, exclusive_lock, notify, offer_of, release_all
+from gavel_py.integrations.slurm.apply import FREE, OUTCOME, Applied, Applier
 from gavel_py.integrations.slurm.client import commands as slurm
-from gavel_py.integrations.slurm.client.records import SlurmJob, Snapshot
+from gavel_py.integrations.slurm.client.contact import Contact
+from gavel_py.integrations.slurm.client.queue import QueueReader
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
-from gavel_py.integrations.slurm.job_roles import Role, eligibility_of, is_being_stopped, is_requeued_by_others
+from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.lease import DriverLease, exclusive_lock, notify, offer_of, release_all
+from gavel_py.integrations.slurm.measuring import SpeedStore
 from gavel_py.integrations.slurm.monitoring.event_log import LOG, EventLog, warn
 from gavel_py.integrations.slurm.monitoring.metrics import Metrics
 from gavel_py.integrations.slurm.monitoring.queue_view import Publisher
 from gavel_py.integrations.slurm.reservations import with_reservations
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Progress, SpeedStore
 from gavel_py.integrations.slurm.state import STATE, TOTALS, DriverState, check_directory, save_state
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
 from gavel_py.throughput_profiles import ThroughputProfile, ThroughputStore
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
+    from gavel_py import ThroughputLearner
+    from gavel_py.scheduling.keywords import OptionChanges
 
 LOCK = "lock"
 MAX_RETRY_SECONDS = 60.0
@@ -44,15 +48,13 @@ class SlurmDriver:
         profile: Throughputs by job type; or a `ThroughputLearner`, which learns them from the progress of jobs. A new one takes
             over what the state in `directory` has learned.
         policy: A name or a `Policy`.
+        options: How the scheduler plans rounds. Without `restart_seconds`, the duration of stops and starts is measured; without a
+            minimum run time, jobs run long enough that preemptions cost at most 2 % of GPU time.
         directory: For the state, the log and the lock; None to keep nothing, which suffices for `look` and `plan`.
-        progress: A directory in which jobs write their steps to files.
         store: The store to which measured throughputs or the observations of a learner are added; None for no store.
-        measured: Name of the profile for them in the store.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
-        **options: `round_seconds`, `restart_seconds`, `min_run_seconds`, `solve_seconds` and `retry_seconds` of `RoundScheduler`.
-            Without `restart_seconds`, the duration of stops and starts is measured. Without `min_run_seconds`, jobs run long enough
-            that preemptions cost at most 2 % of GPU time.
+        **changes: Values for fields of the options, by name.
 
     Raises:
         InputError: An argument is invalid.
@@ -67,31 +69,31 @@ class SlurmDriver:
         profile: ThroughputProfile | ThroughputLearner,
         policy: str | Policy = "max_min_fairness",
         *,
+        options: SchedulerOptions = DEFAULTS,
         directory: str | Path | None = None,
-        progress: str | Path | None = None,
         store: ThroughputStore | None = None,
-        measured: str = "slurm",
         commands: slurm.SlurmCommands | None = None,
         clock: slurm.WallClock | None = None,
-        **options: float | None,
+        **changes: Unpack[OptionChanges],
     ) -> None:
         self.settings, self.policy = settings, resolve_policy(policy)
         self._directory = None if directory is None else Path(directory)
         self._commands = slurm.SlurmCommands() if commands is None else commands
         self._clock = slurm.WallClock() if clock is None else clock
-        self._store = SpeedStore(store, measured, self._log)
-        given = {"round_seconds": 360.0, "retry_seconds": settings.retry_seconds}
-        given |= {name: value for name, value in options.items() if value is not None}
-        self._round_seconds = given["round_seconds"]
-        steps = Progress(None if progress is None else Path(progress))
+        self._store = SpeedStore(store, settings.measured, self._log)
+        options = options.changed(**changes)
+        if "retry_seconds" not in options.model_fields_set:
+            options = options.changed(retry_seconds=settings.retry_seconds)
+        self._round_seconds = options.round_seconds
         path = None if self._directory is None else self._directory / STATE
-        self._planner = SlurmPlanner(settings, profile, self.policy, given, path, steps, self._log)
+        self._planner = SlurmPlanner(settings, profile, self.policy, options, path, self._log)
+        self._contact, self._queue = Contact(self._clock, self._log), QueueReader(self._commands, settings.partitions)
         self._accounts = AccountsReader(self._commands, settings.tenants_from_slurm)
         self._event_log: EventLog | None = None
         self._resources = ExitStack()
         self._metrics = Metrics(settings.metrics, settings.metrics_port)
         self._publisher: Publisher | None = None
-        self._beacon: Beacon | None = None
+        self._lease: DriverLease | None = None
         self._may_annotate: bool | None = None
         self._left_to_slurm: frozenset[str] = frozenset()
 
@@ -129,22 +131,24 @@ class SlurmDriver:
         Raises:
             SlurmError: Slurm does not answer.
         """
-        self._read_accounts()
         return self._planner.reconcile(self._read())
 
-    def _read(self) -> Snapshot:
-        snapshot = slurm.with_partitions(slurm.read_cluster(self._commands, self._clock.now()), self._commands)
-        return with_reservations(snapshot, self._commands)
-
-    def _read_jobs(self) -> Mapping[str, SlurmJob]:
-        return slurm.read_jobs(self._commands)
-
-    def _read_accounts(self) -> None:
+    def _read(self, *, within_round: bool = False) -> Snapshot:
+        """Read the cluster, and limits and shares of accounts if that is due."""
+        with self._contact.reading():
+            read = self._queue.latest if within_round else self._queue.whole
+            snapshot = slurm.with_partitions(read(self._clock.now()), self._commands)
+            snapshot = with_reservations(snapshot, self._commands)
         problem = self._accounts.read(0 if self.state is None else self.state.rounds)
         self._planner.accounts = self._accounts.latest
         if problem and self._event_log is not None:
             self._log("no_accounts", why=problem)
             warn(f"limits and shares of accounts could not be read; those read before still apply, if any: {problem}")
+        return snapshot
+
+    def _read_jobs(self) -> Mapping[str, SlurmJob]:
+        with self._contact.reading():
+            return self._queue.jobs()
 
     def plan(self) -> Decided:
         """Plan the next round without changing anything.
@@ -173,13 +177,12 @@ class SlurmDriver:
             self.state.deferred.clear()  # the new round replaces deferred starts
         picture = self.look()
         self._clock.catch_up(picture.state.scheduler.last_start_seconds or 0.0)  # in case it was set back before this driver began
-        if self._beacon is not None:
-            self._beacon.announce(offer_of(picture.snapshot.nodes.values(), self.settings.partitions))
-        self._mark_holds(picture)
+        if self._lease is not None:
+            self._lease.offer = offer_of(picture.snapshot.nodes.values(), self.settings.partitions)
         self._left_to_slurm = frozenset(i for i, standing in picture.standings.items() if standing.role.is_left_to_slurm)
         decided = self._decide(picture)
         actions, begun = decided.moves, decided.begun
-        planned = {name: getattr(actions, name) for name in ("keep", "stop", "hold", "start", "cannot", "deferred", "give_back")}
+        planned = {name: getattr(actions, name) for name in ("keep", "stop", "bind", "start", "cannot", "deferred", "give_back")}
         planned |= {"round": begun.index, "excluded": begun.excluded, "refused": dict(picture.refused), **decided.account()}
         self._log("round", seconds=begun.start_seconds, **planned)
         applied = self._carry_out(picture, actions, "applied")
@@ -193,46 +196,60 @@ class SlurmDriver:
         state.stopping |= set(actions.stopped)
         state.note_starts(actions.start, actions.limits, picture.snapshot.jobs)
         self._save()
+        if self._lease is not None:  # only here, since Slurm is to start the jobs of a driver that cannot save its state
+            self._lease.is_paused = self._lease.is_new = False
+            self._lease.renew()
+            self._planner.lease = self._lease.term
         if actions.warn:
             self._log("warned", jobs={i: {"signal": each.name, "until": state.warned[i]} for i, each in actions.warn.items()})
         for job_id in actions.stop:
             state.steered[job_id].stop_seconds = math.floor(self._clock.now())  # as Slurm, which counts whole seconds
         applied = self._apply(picture, actions)
+        if self._lease is not None:
+            self._lease.end_replaced()
         self._planner.take_outcome(applied.jobs, [*applied.waiting, *applied.elsewhere], self._clock.now())
-        state.stopping = {job_id for job_id in state.stopping if is_being_stopped(applied.jobs.get(job_id))} | {*applied.lingering}
+        ending = {job_id for job_id, job in applied.jobs.items() if job.phase is Phase.STOPPING}
+        state.stopping = (state.stopping & ending) | {*applied.lingering}
         self._try_to_save()
         outcome = {name: round(getattr(applied, name), 3) for name in ("stop_seconds", "start_seconds")}
         outcome |= {} if event == "applied" else {"start": actions.start}
         self._log(event, **outcome, **{name: getattr(applied, name) for name in OUTCOME})
         if applied.given_back:
             self._log("let_go", jobs={job_id: actions.give_back[job_id] for job_id in applied.given_back})
-        slurm.check_started(applied.sent, applied.started, applied.errors, self.settings.partition)
+        slurm.check_started(actions.start, applied.started, applied.errors, self.settings.partition)
         return applied
 
     def _prepare(self) -> None:
-        """Check the rights before anything is changed for the first time, and give a sign of life."""
+        """Check rights and clocks before anything is changed for the first time, and take the lease."""
         if self._may_annotate is None:
             self._may_annotate = slurm.may_annotate(self._commands)
             if self._publisher is not None:
                 self._publisher.may_annotate = self._may_annotate
             slurm.warn_of_configuration(self._commands, self.settings.partitions, self.settings.stop_seconds)
-        if self._beacon is None and self._directory is not None and self.settings.beacon:
-            self._begin_beacon(self._directory)
-        self._beat()
+        if self._lease is None and self._directory is not None:
+            slurm.check_clock(self._commands, self._clock)
+            lease = DriverLease(self._commands, self._clock, self.settings.partitions, self._directory, self.settings.lease)
+            lease.begin()  # raises if another driver manages the partition
+            self._lease, self._planner.lease = lease, lease.term
 
-    def _mark_holds(self, picture: ClusterSnapshot) -> None:
-        """Mark the holds with which users have requeued their jobs. Raises `SlurmError` if Slurm does not answer."""
-        jobs, state = picture.snapshot.jobs, picture.state
-        aside = [jobs[job_id] for job_id, standing in picture.standings.items() if standing.role is Role.ASIDE]
-        found = [job for job in aside if is_requeued_by_others(job, state.partitions, picture.known, state.stopping)]
-        if found and not self.is_shadow and (marked := mark_holds(self._commands, found)):
-            self._log("held_by_users", jobs=marked)
+    def _fail(self, error: Exception) -> None:
+        """Renew the lease no more until a round is possible, or end it; after a refusal, the rights are checked again first."""
+        self._log("undecided", why=str(error))
+        if isinstance(error, slurm.RightsError):
+            self._may_annotate = None
+        if self._lease is None:
+            return
+        self._lease.is_paused = True
+        if self.settings.on_failure == "release" or self._lease.is_new:
+            self.release()
 
     def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
         """Stop and start jobs, and measure how long that takes."""
         state, settings = picture.state, self.settings
-        applied = Applier(actions, {**picture.known, **state.tracked}, self._commands, self._clock, self._beat).apply(
-            settings.stop_seconds, settings.start_seconds, picture.most_nodes, may_annotate=bool(self._may_annotate)
+        known, lease = {**picture.known, **state.tracked}, self._planner.lease
+        applier = Applier(actions, known, self._commands, self._clock, lease, picture.most_nodes, self._beat)
+        applied = applier.apply(
+            picture.snapshot.jobs, settings.stop_seconds, settings.start_seconds, may_annotate=bool(self._may_annotate)
         )
         state.restart_cost.measure(
             stop_seconds=applied.stop_seconds if actions.stop else None,
@@ -250,9 +267,7 @@ class SlurmDriver:
             SlurmError: Slurm does not answer, or does not allow this account to manage jobs.
             GavelError: The cluster cannot be planned, or the state cannot be saved. Then nothing has been changed in Slurm.
         """
-        self._read_accounts()
-        picture = self._planner.reconcile(self._read(), within_round=True)
-        self._mark_holds(picture)
+        picture = self._planner.reconcile(self._read(within_round=True), within_round=True)
         actions = self._planner.fill(picture)
         filled = None if actions is None else self._carry_out(picture, actions, "filled")
         if self._publisher is not None:
@@ -260,10 +275,11 @@ class SlurmDriver:
         return filled
 
     def run(self, rounds: int | None = None, *, tell: Callable[[Decided, Applied], None] | None = None) -> None:
-        """Run rounds until the clock stops, then leave or release the jobs on hold.
+        """Run rounds until the clock stops; then Slurm starts the waiting jobs when the lease ends, or at once.
 
-        If the controller does not answer, the driver retries. Other errors after the first round are logged, and the next round
-        begins when it is due. Jobs keep running meanwhile; the settings determine whether those on hold are released.
+        If the controller does not answer, the driver retries; it warns when that begins and when it is over. Other errors after
+        the first round are logged, and the next round begins when it is due. Jobs keep running meanwhile, and the lease is not
+        renewed.
 
         Args:
             rounds: Number of rounds after which to end; None for no limit.
@@ -285,17 +301,15 @@ class SlurmDriver:
                     break
                 end, had_jobs = decided.begun.end_seconds, bool(applied.kept or applied.started)
             except (InputError, slurm.RightsError, SolverError) as error:
-                if self.settings.on_failure == "release":
-                    self.release()
+                self._fail(error)
                 if not completed:
                     raise
-                self._log("undecided", why=str(error))
                 warn(f"no round was possible, the next attempt follows in {self._round_seconds:g} s: {error}")
                 end, had_jobs = self._clock.now() + self._round_seconds, False
             except SlurmError as error:
-                self._log("no_answer", why=str(error), retry_seconds=retry)
-                if not completed:
-                    warn(f"slurmctld does not answer, the next attempt follows in {retry:g} s: {error}")
+                if isinstance(error, slurm.NoSlurmError) and not completed:
+                    raise
+                self._contact.lost(error, retry_seconds=retry)
                 end, had_jobs = self._clock.now() + retry, False
                 retry = min(MAX_RETRY_SECONDS, retry * 2)
             if not self._watch_until(end, had_jobs):
@@ -320,9 +334,9 @@ class SlurmDriver:
                 if end - self._clock.now() > 0 and self._is_due(had_jobs, trigger):
                     return True
             except (InputError, slurm.RightsError, SolverError) as error:
-                self._log("undecided", why=str(error))
+                self._fail(error)
             except SlurmError as error:
-                self._log("no_answer", why=str(error))
+                self._contact.lost(error)
 
     def _is_due(self, had_jobs: bool, trigger: FillTrigger) -> bool:
         """Update jobs, start waiting ones on idle GPUs, and return whether a round is due early: no job runs although one could."""
@@ -351,7 +365,7 @@ class SlurmDriver:
             return self._planner.decide(picture)
 
     def end(self) -> None:
-        """Release the jobs on hold if the settings require it; `run` calls it at its end."""
+        """End the lease if the settings require it; `run` calls it at its end."""
         state = self._planner.state
         if self.settings.on_exit == "release" and state is not None:
             self.release()
@@ -359,28 +373,20 @@ class SlurmDriver:
         self._log("ended", **totals)
 
     def release(self) -> None:
-        """Release all jobs on hold to Slurm, including those that arrive before the next round. Errors are only reported."""
+        """End the lease, so that Slurm starts all jobs until the next round. Errors are only reported."""
         try:
             released = release_all(self._commands, self.settings.partitions, self._planner.state)
-            self._beacon = None
+            self._lease, self._planner.lease = None, FREE
             self._log("released", **released._asdict())
-            if released.refused:
-                warn(f"jobs remain on hold: {released.problem}")
+            if released.problem:
+                warn(f"jobs wait until the lease ends: {released.problem}")
         except SlurmError as error:
-            self._log("no_answer", why=str(error))
-
-    def _begin_beacon(self, directory: Path) -> None:
-        """Give the first sign of life, unless another driver manages the partition. Raises `InputError`, `SlurmError`."""
-        beacon = Beacon(self._commands, self._clock, self.settings.partitions, directory)
-        beacon.begin()
-        self._beacon = beacon
-        if beacon.problem:
-            self._log("no_beacon", why=beacon.problem)
-            warn(f"the job_submit plugin gets no sign of life, so it lets jobs pass; sbatch reported {beacon.problem!r}")
+            self._contact.lost(error)
 
     def _beat(self) -> None:
-        if self._beacon is not None:
-            self._beacon.beat()
+        if self._lease is not None:
+            self._lease.beat()
+            self._planner.lease = self._lease.term
 
     def _save(self) -> None:
         if self._directory is not None and self._planner.state is not None:

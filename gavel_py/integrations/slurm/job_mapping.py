@@ -8,15 +8,15 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, refuse
 from gavel_py.integrations.slurm.client.notation import printable, satisfies
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.records import NodeUsage, Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import Place, parse_annotation, parse_comment
 from gavel_py.integrations.slurm.partitions import MEGABYTES_PER_GIGABYTE, Partition
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import accepted_counts, is_own_request, offered_counts, request_of
 from gavel_py.integrations.slurm.speeds import Speeds
-from gavel_py.integrations.slurm.state import Tracked
 from gavel_py.problem.eligibility import EVEN_SPLIT
 from gavel_py.problem.from_jobs import largest_gangs
 from gavel_py.problem.job import Job, Locality
@@ -55,7 +55,7 @@ def gpus_used(jobs: Iterable[SlurmJob]) -> dict[str, int]:
     return dict(used)
 
 
-def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], managed: Container[str]) -> dict[str, Usage]:
+def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], managed: Container[str]) -> dict[str, NodeUsage]:
     """Return {node: resources used by jobs that are not managed}.
 
     For each resource, this is the larger of two values: Slurm's count for the node minus the managed jobs, and the sum over the
@@ -64,16 +64,16 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
     """
     jobs = list(jobs)
     clearing = {node for job in jobs if job.phase is Phase.STOPPING and job.job_id in managed for node in job.used}
-    own: dict[str, Usage] = {}
-    others: dict[str, Usage] = {}
+    own: dict[str, NodeUsage] = {}
+    others: dict[str, NodeUsage] = {}
     for job in jobs:
         found = own if job.job_id in managed else others
         for node, used in job.used.items():
-            found[node] = found.get(node, Usage()).plus(used)
-    names, none = nodes.keys() | others.keys(), Usage()
+            found[node] = found.get(node, NodeUsage()).plus(used)
+    names, none = nodes.keys() | others.keys(), NodeUsage()
     totals = {name: nodes[name].used if name in nodes.keys() - clearing else none for name in names}
     return {
-        name: Usage(
+        name: NodeUsage(
             *(
                 max(total - mine, its)
                 for total, mine, its in zip(totals[name], own.get(name, none), others.get(name, none), strict=True)
@@ -84,7 +84,7 @@ def used_by_others(nodes: Mapping[str, SlurmNode], jobs: Iterable[SlurmJob], man
 
 
 def sync_unavailable_gpus(
-    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, Usage], closed: Collection[str] = ()
+    scheduler: RoundScheduler, nodes: Mapping[str, SlurmNode], used: Mapping[str, NodeUsage], closed: Collection[str] = ()
 ) -> None:
     """Mark the free GPUs that managed jobs cannot use as lost, and reserve the CPUs and memory of other jobs.
 
@@ -95,7 +95,7 @@ def sync_unavailable_gpus(
     lost = set(scheduler.lost_gpus)
     shut = unresponsive_nodes(nodes).union(closed)
     for node in scheduler.cluster.nodes:
-        others = used.get(node.name, Usage())
+        others = used.get(node.name, NodeUsage())
         scheduler.reserve(node.name, cpus=others.cpus, memory_gb=others.memory_mb / MEGABYTES_PER_GIGABYTE)
         gpus = [(node.name, index) for index in range(node.num_gpus)]
         marked = [gpu for gpu in gpus if gpu in lost]
@@ -332,9 +332,8 @@ def _with_room(
     matching = tuple(
         name for name in fitting if math.ceil(gpus / matcher.largest_on_node(name, resources)) == exact and gpus % exact == 0
     )
-    if not matching:
-        text = f"it must be on {exact} nodes (--ntasks-per-node), but its {gpus} GPUs would be placed on another number"
-        raise InputError(Fault(f"job {tracked.job_id}", "", text))
+    text = f"it must be on {exact} nodes (--ntasks-per-node), but its {gpus} GPUs would be placed on another number"
+    refuse(f"job {tracked.job_id}", (not matching, "", text))
     return matching
 
 
@@ -366,6 +365,7 @@ def _known(
             name for name in candidates if any(speeds.speed(job_type, gpus, matcher.type_of[name]) > 0 for gpus in tracked.sizes)
         )
         if known:
+            tracked.is_known &= job_type == tracked.job_type
             tracked.job_type = job_type
             return known
     text = (

@@ -1,25 +1,22 @@
 -- job_submit.lua: written by `gavel slurm install`, gavel-py.
--- Jobs of the managed partitions that ask for GPUs start on hold; only administrators, such as the driver, can release them.
--- If the driver has given no sign of life for a while, jobs pass as if there were no plugin.
--- For each job the plugin records its submit time, which a requeue overwrites, and whether it must be on one node, which a start
--- overwrites; it also marks holds by users. The driver's account may have no right to record anything in Slurm itself.
+-- Jobs of the managed partitions that ask for GPUs depend on the driver's lease: a job of the driver in Slurm, which begins, and at
+-- once ends, unless the driver is alive to postpone it. Without a lease, jobs pass as if there were no plugin.
+-- For each job the plugin notes its submit time, which a requeue overwrites, and whether it must be on one node, which a start
+-- overwrites. The driver's account may have no right to note anything in Slurm itself.
 
 local PARTITIONS = "@PARTITION@"
 local IS_DEFAULT = @IS_DEFAULT@
 local ADMINISTRATORS = { @ADMINISTRATORS@ }
-local HOLD = "gavel%-hold"
--- The driver keeps a job on hold whose comment has the time at which it was last alive; 0 seconds: always hold jobs.
-local BEACON = "@BEACON@"
-local DEAD_SECONDS = @DEAD_SECONDS@
+local LEASE = "@LEASE@"
 
 local REJECT_ODD = @REJECT_ODD@
 local REJECT_UNPLANNED = @REJECT_UNPLANNED@
-local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
+local GRACE_SECONDS = 30 -- more than the time between two readings of the driver
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002 -- "Access/permission denied"
+local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
 local BAD_PARTITION = 2000 -- "Invalid partition name specified"
 
 local REQUESTS = { "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }
-local ON_ONE_NODE = { "tres_per_node", "tres_per_task", "tres_per_socket", "gres" }
 
 local MANAGED = {}
 for name in string.gmatch(PARTITIONS, "[^,]+") do
@@ -81,49 +78,43 @@ local function overlap(first, second)
    return false
 end
 
--- The sign of life of the driver of any of these partitions: its comment and its account; nil if the driver is dead.
-local function sign_of_life(partitions)
-   if slurm.jobs ~= nil then
-      for _, each in pairs(slurm.jobs) do
-         local managed = string.match(each.comment or "", " of=(%S+)") or each.partition or ""
-         if each.name == BEACON and overlap(managed, named(partitions)) and is_administrator(each.user_id) then
-            local seconds = tonumber(string.match(each.comment or "", "alive=(%d+)"))
-            if seconds ~= nil and (DEAD_SECONDS == 0 or math.abs(os.time() - seconds) < DEAD_SECONDS) then
-               return each.comment, each.user_id
-            end
+-- The driver's lease on any of these partitions: the id of its job, and its comment; nil if no driver has one.
+local function lease_of(partitions)
+   for _, each in pairs(slurm.jobs or {}) do
+      if each.name == LEASE and each.job_state % 256 == 0 and is_administrator(each.user_id) then
+         local comment = each.comment or ""
+         if overlap(string.match(comment, " of=(%S+)") or each.partition or "", named(partitions)) then
+            return each.job_id, comment
          end
       end
-   end
-   if DEAD_SECONDS == 0 or slurm.jobs == nil then
-      return ""
    end
    return nil
 end
 
--- A 16-bit or 32-bit number of a job, or nil if it has none.
-local function number_of(value, none)
-   if value == nil or value >= none then
-      return nil
-   end
-   return value
+-- The seconds for which jobs wait for a driver that is dead.
+local function seconds_of(comment)
+   return tonumber(string.match(comment, "lease=(%d+)")) or 600
 end
 
--- CPUs that a job needs on one of its nodes, whatever options request them; by_node: its GPUs per node, if requested.
-local function cpus_on_node(job, by_node)
-   local by_task = number_of(job.cpus_per_task, 65534) or 1
-   local most = math.max(number_of(job.pn_min_cpus, 65534) or 0, by_task * (number_of(job.ntasks_per_node, 65534) or 1))
-   local by_gpu = tonumber(string.match(job.cpus_per_tres or "", "gpu:(%d+)")) or 0
-   local gpus = by_node or 1
-   if job.max_nodes == 1 then
-      most = math.max(most, number_of(job.min_cpus, slurm.NO_VAL) or 0)
-      gpus = by_node or tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$")) or 1
+-- Makes a job wait for the lease, besides what its user wants it to wait for. Slurm does not combine dependencies joined by ? with
+-- others: such a job begins later, and the driver postpones it until one of its dependencies is fulfilled. Returns what to note.
+local function bind(job, lease, comment)
+   local own = job.dependency or ""
+   if string.find(own, "?", 1, true) == nil then
+      job.dependency = (own == "" and "" or own .. ",") .. "afterany:" .. lease
+      return ""
    end
-   return math.max(most, by_gpu * gpus)
+   local begin, from = job.begin_time or 0, os.time() + seconds_of(comment)
+   if begin >= from then
+      return ""
+   end
+   job.begin_time = from
+   return ";begin=" .. string.format("%d", begin)
 end
 
 -- The resources of one partition in the driver's comment; those of all its partitions if it has only one.
-local function offer_of(sign, partition)
-   return string.match(sign, "%[" .. string.gsub(partition, "%W", "%%%0") .. " ([^%]]*)%]") or sign
+local function offer_of(comment, partition)
+   return string.match(comment, "%[" .. string.gsub(partition, "%W", "%%%0") .. " ([^%]]*)%]") or comment
 end
 
 -- The GPUs in a request such as gres:gpu:v100:2,gres:gpu:4 as {type: number}; the type is "" if none is named.
@@ -139,92 +130,22 @@ local function gpus_in(text)
    return found
 end
 
-local function gpus_text(number, kind)
-   local noun = number == 1 and " GPU" or " GPUs"
-   return string.format("%d", number) .. noun .. (kind == "" and "" or " of type " .. kind)
-end
-
--- The most GPUs of a type on a node of the offer, and on all of them; nil for what the offer of an earlier version lacks.
-local function gpus_offered(offer, kind)
-   if kind == "" then
-      return tonumber(string.match(offer, "gpus=(%d+)")), tonumber(string.match(offer, "all=(%d+)"))
-   end
-   local list = "," .. (string.match(offer, "has=(%S*)") or "")
-   local most, all = string.match(list, "," .. string.gsub(kind, "%W", "%%%0") .. ":(%d+)/(%d+)")
-   return tonumber(most), tonumber(all)
-end
-
--- Why a partition can never give a job its GPUs.
-local function impossible_gpus(partition, job, offer)
-   local types = string.match(offer, "types=(%S*)")
-   for _, field in ipairs(REQUESTS) do
-      for kind in pairs(gpus_in(job[field])) do
-         if kind ~= "" and string.find("," .. types .. ",", "," .. kind .. ",", 1, true) == nil then
-            return "no node of partition " .. partition .. " has GPUs of type " .. kind .. "; there are " .. types
-         end
-      end
-   end
-   for _, field in ipairs(ON_ONE_NODE) do
-      for kind, number in pairs(gpus_in(job[field])) do
-         local most = gpus_offered(offer, kind)
-         if most ~= nil and number > most then
-            return string.format("no node of partition %s has %s; the largest have %d", partition, gpus_text(number, kind), most)
-         end
-      end
-   end
-   local tasks = number_of(job.num_tasks, slurm.NO_VAL) or 1
-   for field, times in pairs({ tres_per_job = 1, tres_per_task = tasks }) do
-      for kind, number in pairs(gpus_in(job[field])) do
-         local _, all = gpus_offered(offer, kind)
-         if all ~= nil and number * times > all then
-            return string.format("%s are more than partition %s has (%d)", gpus_text(number * times, kind), partition, all)
-         end
-      end
-   end
-   return nil
-end
-
--- Why no node of a partition can ever meet the request of a job; Slurm itself does not check jobs on hold.
-local function impossible_in(partition, job, offer)
-   local memory = tonumber(string.match(offer, "mem=(%d+)"))
-   if string.match(offer, "types=(%S*)") == nil or memory == nil then
+-- From 24.11 on, Slurm puts a job on one node if it does not say on how many. Returns why that is not possible.
+local function too_large(job, comment)
+   local asked = tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$"))
+   local most = tonumber(string.match(offer_of(comment, named(job.partition)), "gpus=(%d+)"))
+   if asked == nil or most == nil or most == 0 or asked <= most or job.max_nodes ~= 1 then
       return nil
    end
-   local why = impossible_gpus(partition, job, offer)
-   if why ~= nil then
-      return why
-   end
-   for unit, asked in pairs({ [""] = job.min_mem_per_node or 0, [" for a CPU"] = job.min_mem_per_cpu or 0 }) do
-      if asked ~= slurm.NO_VAL64 and asked > memory and asked < 1e15 then
-         return string.format("no node of partition %s has %d MB%s; the largest have %d", partition, asked, unit, memory)
-      end
-   end
-   local by_node = tonumber(string.match(job.tres_per_node or job.gres or "", "gpu:?[^,]-:?(%d+)$"))
-   local cpus, needed = tonumber(string.match(offer, "cpus=(%d+)")), cpus_on_node(job, by_node)
-   if cpus ~= nil and needed > cpus then
-      return string.format("no node of partition %s has %d CPUs; the largest have %d", partition, needed, cpus)
-   end
-   return nil
-end
-
--- Why none of its partitions can ever run a job; nil if one can.
-local function impossible(job, sign)
-   local first = nil
-   for name in string.gmatch(named(job.partition), "[^,]+") do
-      local why = impossible_in(name, job, offer_of(sign, name))
-      if why == nil then
-         return nil
-      end
-      first = first or why
-   end
-   return first
+   return string.format("no node of partition %s has %d GPUs; for several nodes, add --nodes=%d",
+      named(job.partition), asked, math.ceil(asked / most))
 end
 
 -- A note on a gang that needs more nodes than its GPUs fill, so that each node has the same number of them; nil if it does not.
-local function odd_split(job, sign)
+local function odd_split(job, comment)
    local gpus = nil
    for name in string.gmatch(named(job.partition), "[^,]+") do
-      local most = tonumber(string.match(offer_of(sign, name), "gpus=(%d+)"))
+      local most = tonumber(string.match(offer_of(comment, name), "gpus=(%d+)"))
       gpus = most and math.max(most, gpus or 0) or gpus
    end
    local asked = tonumber(string.match(job.tres_per_job or "", "gpu:?[^,]-:?(%d+)$"))
@@ -244,6 +165,11 @@ local function odd_split(job, sign)
       asked, nodes, math.floor(asked / nodes), better, fewest)
 end
 
+-- Whether a job shares its nodes with no others, or only with certain ones; from 26.05 on, only the plugin sees it.
+local function is_alone(job)
+   return job.shared ~= nil and job.shared ~= 1 and job.shared < 65534
+end
+
 -- Why the driver could not plan a job that requests this, so that it would keep its GPUs until it ends, ahead of others; nil if it
 -- could. Nodes of reservations are not planned.
 local function unplanned(job)
@@ -256,7 +182,7 @@ local function unplanned(job)
       return "--nodelist"
    elseif has("exc_nodes") then
       return "--exclude"
-   elseif job.shared ~= nil and job.shared ~= 1 and job.shared < 65534 then
+   elseif is_alone(job) then
       return "--exclusive"
    elseif next(gpus_in(job.tres_per_socket)) ~= nil then
       return "--gpus-per-socket"
@@ -284,11 +210,19 @@ end
 
 function slurm_job_submit(job, partitions, uid)
    local all, any = is_managed(job.partition)
+   if any and job.name == LEASE and not is_administrator(uid) then
+      slurm.log_user("this account is not one of those that the plugin of gavel-py lists (--user)")
+      return DENIED
+   end
    if not any or not wants_gpus(job) then
       return slurm.SUCCESS
    end
-   local sign = sign_of_life(job.partition)
-   if sign == nil then
+   local note = "gavel:submit=" .. os.time() .. (is_alone(job) and ";alone" or ";shared")
+   local lease, comment = lease_of(job.partition)
+   if lease == nil then
+      if all then
+         job.admin_comment = note .. place_of(job)
+      end
       return slurm.SUCCESS
    end
    local partitions = named(job.partition)
@@ -318,24 +252,20 @@ function slurm_job_submit(job, partitions, uid)
       slurm.log_user("partition " .. partitions .. " accepts only jobs that may be requeued; omit --no-requeue")
       return slurm.ERROR
    end
-   local why = impossible(job, sign)
+   local why = too_large(job, comment)
    if why ~= nil then
       slurm.log_user(why)
       return UNAVAILABLE
    end
-   local odd = odd_split(job, sign)
+   local odd = odd_split(job, comment)
    if odd ~= nil then
       slurm.log_user(odd)
       if REJECT_ODD then
          return slurm.ERROR
       end
    end
-   if job.priority == 0 then
-      job.comment = (job.comment or "") .. " gavel-hold"
-   end
-   job.priority = 0
    job.requeue = 1
-   job.admin_comment = "gavel:submit=" .. os.time() .. ";plugin;of=" .. PARTITIONS .. place_of(job)
+   job.admin_comment = note .. bind(job, lease, comment) .. place_of(job)
    return slurm.SUCCESS
 end
 
@@ -346,7 +276,7 @@ local function refused_change(job, record, uid)
    local partitions = moved and job.partition or record.partition
    local all, any = is_managed(partitions)
    local has_gpus = wants_gpus(job) or wants_gpus(record) or string.find(record.admin_comment or "", "gavel:", 1, true) ~= nil
-   if not any or not has_gpus or sign_of_life(partitions) == nil then
+   if not any or not has_gpus or lease_of(partitions) == nil then
       return nil
    end
    if moved and not all then
@@ -361,38 +291,41 @@ local function refused_change(job, record, uid)
    return nil
 end
 
--- If a job is already held, a hold by anyone but the driver changes nothing in Slurm, so it is marked in the comment. A release
--- removes the mark and keeps the driver's hold. Administrators may also release jobs without a mark.
+-- Whether a waiting job depends on a lease; false on releases of Slurm that do not tell, such as 22.05.
+local function is_bound(record, lease)
+   return string.find(record.curr_dependency or "", "afterany:" .. lease .. "(", 1, true) ~= nil
+end
+
+-- Users may let their jobs wait longer, but not start them. A changed dependency still has the lease. A job that comes into these
+-- partitions, or asks for GPUs for the first time or for another begin, begins a little later, unless it is known to depend on the
+-- lease: by then, the driver has made it depend on it.
 function slurm_job_modify(job, record, partitions, uid)
    local refused = refused_change(job, record, uid)
    if refused ~= nil then
       return refused
    end
-   if not is_managed(record.partition) or job.priority == slurm.NO_VAL then
+   local moved = job.partition ~= nil and job.partition ~= ""
+   local target = moved and job.partition or record.partition
+   local noted = string.find(record.admin_comment or "", "gavel:", 1, true) ~= nil
+   local has_gpus = noted or wants_gpus(job) or wants_gpus(record)
+   if is_administrator(uid) or not has_gpus or not is_managed(target) or record.job_state % 256 ~= 0 then
       return slurm.SUCCESS
    end
-   local sign, driver = sign_of_life(record.partition)
-   if driver == uid or (driver == nil and is_administrator(uid)) then
+   local lease, comment = lease_of(target)
+   if lease == nil then
       return slurm.SUCCESS
    end
-   local comment = string.gsub(record.comment or "", "%s*" .. HOLD, "")
-   if job.priority == 0 then
-      job.comment = comment .. " gavel-hold"
-      return slurm.SUCCESS
-   end
-   if string.find(record.admin_comment or "", "gavel:", 1, true) == nil or sign == nil then
-      return slurm.SUCCESS
-   end
-   if comment == (record.comment or "") then
-      if is_administrator(uid) then
-         return slurm.SUCCESS
+   local begin = job.begin_time or 0
+   if job.dependency ~= nil then
+      if string.find(job.dependency, "?", 1, true) ~= nil then
+         slurm.log_user("dependencies joined by ? are only possible at submission in partition " .. target)
+         return slurm.ERROR
       end
-      slurm.log_user("gavel starts the jobs of partition " .. record.partition .. " when it is their turn")
-      return DENIED
+      bind(job, lease, comment)
+   elseif (moved or begin ~= 0 or (wants_gpus(job) and not noted)) and not is_bound(record, lease) then
+      local from = string.find(record.admin_comment or "", ";begin=", 1, true) and seconds_of(comment) or GRACE_SECONDS
+      job.begin_time = math.max(begin, os.time() + from)
    end
-   -- An empty comment would not replace the old one.
-   job.comment = comment == "" and "gavel:" or comment
-   job.priority = slurm.NO_VAL
    return slurm.SUCCESS
 end
 

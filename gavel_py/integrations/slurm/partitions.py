@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
 from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, Reservation, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.problem.accelerators import entry_of, how_the_same, same_accelerator
+from gavel_py.problem.accelerators import FILE_VARIABLE, entry_of, how_the_same, same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import AcceleratorType, Node
 from gavel_py.throughput_profiles import ThroughputProfile
-
-if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.state import Tracked
 
 UNNAMED = "gpu"
 """Accelerator name for GPUs to which gres.conf gives no type."""
@@ -85,6 +82,9 @@ def partition_of(
         if len(node.gpus) > 1:
             notes.append(f"node {node.name} has GPUs of several types ({', '.join(sorted(node.gpus))}) and is ignored")
             continue
+        if node.shared_gres:
+            notes.append(f"node {node.name} gives jobs parts of GPUs ({', '.join(node.shared_gres)}) and is ignored")
+            continue
         ((slurm_name, gpus),) = node.gpus.items()
         name = entry_of(slurm_name or UNNAMED, settings.accelerators, slurm_name or UNNAMED)
         accelerator = same_accelerator(name, known) or name
@@ -98,27 +98,39 @@ def partition_of(
     }
     if not included or (must_exist and not partitions.issuperset(missing)):
         close = {name: "" if name in partitions else nearest(name, sorted(partitions)) for name in missing}
-        raise InputError(*(Fault("slurm", "partition", problem + close[name]) for name, problem in problems.items()))
+        InputError.raise_any([Fault("slurm", "partition", problem + close[name]) for name, problem in problems.items()])
     notes += problems.values()
     for accelerator, slurm_names in names.items():
         for name in sorted(slurm_names - {accelerator}):
             if same_accelerator(name, (accelerator,)):
                 reason = how_the_same(name, accelerator)
-                notes.append(f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}")
+                note = f"GPU type {name!r} is treated as {accelerator!r} of the profile: {reason}"
+                is_assumed = name.casefold() != accelerator.casefold()
+                notes.append(f"{note}; for another one: --map-accelerator {name}=NAME" if is_assumed else note)
     return _grouped(included, members, ahead, names, settings, tuple(notes))
 
 
 def known_to(partition: Partition, profile: ThroughputProfile, *, required: bool) -> Partition:
     """Drop GPU types that are not in the profile; required: whether it is an error if none is left."""
-    known = profile.accelerators
-    names = tuple(dict.fromkeys(partition.cluster.profile_names))
-    unknown = [name for name in names if name not in known]
-    where, has = f"profile {profile.name}", f"it has {', '.join(known)}"
-    texts = [f"does not have GPU type {name!r}; {has}" for name in unknown]
-    if len(unknown) == len(names) and required:
-        hint = "; map it to a name of the profile with --map-accelerator OLD=NEW"
-        raise UnknownNameError(*(Fault(where, "", text + hint) for text in texts))
-    notes = tuple(f"{where} {text}; its nodes are ignored" for text in texts)
+    known, measured = profile.accelerators, getattr(profile, "measured", profile).accelerators
+    unknown: dict[str, list[str]] = {}
+    for node, name in partition.types.items():
+        if name not in known:
+            unknown.setdefault(name, []).append(node)
+    where, has = f"profile {profile.name}", f"it has {', '.join(measured) or 'none'}"
+    is_estimated = known != measured  # only estimates add types that were not measured
+    if is_estimated:
+        has += f", and no specifications are known either ({FILE_VARIABLE} adds some)"
+    if not set(partition.cluster.profile_names).intersection(known) and required:
+        names = ", ".join(map(repr, unknown))
+        mapping = "--map-accelerator OLD=NEW maps a type to a name of the profile"
+        hint = mapping if is_estimated else f"--estimate and --learn take speeds from specifications, {mapping}"
+        UnknownNameError.raise_any([Fault(where, "", f"does not have GPU type{'s' * (len(unknown) > 1)} {names}; {has}; {hint}")])
+    remedy = "" if is_estimated else " (--estimate or --learn uses them by their specifications)"
+    notes = tuple(
+        f"{where} does not have GPU type {name!r}; {has}; its nodes are ignored{remedy}: {', '.join(nodes)}"
+        for name, nodes in unknown.items()
+    )
     slurm_names = {
         name: partition.slurm_names[name]
         for name, there in zip(partition.cluster.accelerator_names, partition.cluster.profile_names, strict=True)

@@ -21,9 +21,9 @@ from gavel_py.integrations.slurm.client.commands import SlurmCommands
 from gavel_py.integrations.slurm.client.notation import expand, printable
 from gavel_py.integrations.slurm.client.records import Phase, Reservation, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.records import RestartCost, Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import DriverState, Tracked
-from gavel_py.integrations.slurm.turns import RestartCost
+from gavel_py.integrations.slurm.state import DriverState
 
 LINE = re.compile(r"^ReservationName=(\S+) StartTime=(\S+) EndTime=(\S+) .*?\bNodes=(\S+)", re.MULTILINE)
 
@@ -124,7 +124,7 @@ def _few(counts: list[int]) -> dict[int, int]:
 
 def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmSettings) -> dict[str, Reservation]:
     """Return {node: reservation before which its jobs must end} of the nodes that are planned in separate groups (`divided`)."""
-    outlook, partitions = Outlook.of(snapshot, state, settings), settings.partitions
+    outlook, partitions = ReservationEffects.of(snapshot, state, settings), settings.partitions
     ahead = {node: each for node, each in outlook.ahead.items() if each.start_seconds > snapshot.seconds}
     if not ahead:
         return {}
@@ -134,7 +134,7 @@ def groups_ahead(snapshot: Snapshot, state: DriverState | None, settings: SlurmS
 
 
 @dataclass(frozen=True)
-class Outlook:
+class ReservationEffects:
     """The effect of reservations on the jobs of a snapshot.
 
     Attributes:
@@ -163,7 +163,7 @@ class Outlook:
         settings: SlurmSettings,
         groups: Mapping[str, Reservation] | None = None,
         group_of: Mapping[str, str] | None = None,
-    ) -> Outlook:
+    ) -> ReservationEffects:
         """Return the outlook of a snapshot; state: None if there is none yet."""
         known: Mapping[str, Tracked] = {} if state is None else ChainMap(state.tracked, state.aside)
         margin = (RestartCost() if state is None else state.restart_cost).seconds

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, decimal_hint, nearest, together
+from pydantic import Field, field_validator
+
+from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.integrations.slurm.client.notation import StopSignal, is_node_name, signal_in
 from gavel_py.integrations.slurm.job_roles import JobComment
 from gavel_py.io import reading
-from gavel_py.io.records import number_of
+from gavel_py.io.records import Multiple, NotNegative, Options, Port, Positive, number_of
+
+if TYPE_CHECKING:
+    from gavel_py.integrations.slurm.keywords import SettingKeywords
 
 OnExit = Literal["leave", "release"]
 OnFailure = Literal["retry", "release"]
@@ -27,9 +32,6 @@ def partitions_in(text: str) -> tuple[str, ...]:
     invalid = [name for name in names if not is_node_name(name)]  # names of partitions follow the same rules
     InputError.raise_any([Fault("slurm", "partition", f"{name!r} is not a valid partition name") for name in invalid])
     return names
-
-
-TIMES = ("poll_seconds", "stop_seconds", "start_seconds", "retry_seconds")
 
 
 @dataclass(frozen=True)
@@ -72,65 +74,123 @@ class TypeRule:
         return tuple(rules)
 
 
-@dataclass(frozen=True)
-class SlurmSettings:
-    """Settings of a driver.
+def setting(default: Any, help_text: str, group: str = "", *names: str, metavar: str | None = None) -> Any:
+    """Declare a setting by its default and its help, of which the first sentence is that of its option of the commands.
 
-    Attributes:
-        partition: The partition whose jobs are managed, or several, separated by commas; no other job is touched.
-        accelerators: {GPU type in Slurm: name in the profile}, where they differ.
-        prices_per_hour: {name in the profile: price of a GPU-hour}.
-        type_rules: Rules for job types, of which the first match applies.
-        default_type: Job type of jobs whose type is unknown; None for the type with measurements of the most gang sizes.
-        default_steps: Steps of jobs that specify none; None for the number that the time limit allows on the slowest type.
-        trust: Largest factor between the speeds of the profile and those implied by progress files or steps in comments; reports
-            beyond it are not believed.
-        trusted: {user: factor for the jobs of this user, instead of `trust`}.
-        poll_seconds: Interval between readings of the queue within a round.
-        stop_seconds: Time limit for jobs to stop.
-        start_seconds: Time limit for jobs to start.
-        warn_signal: Signal to jobs before they are stopped, as in sbatch --signal: "USR1", or "B:USR1" to the batch script only;
-            "" for none. The comment of a job takes precedence.
-        warn_seconds: Time from this signal to the stop, and the longest time that a job may request; 0 for no signals.
-        tenants_from_slurm: Whether the tenants of the policy are Slurm's accounts and their users, weighted by fairshare.
-        wall_limit: Whether the time limit of a job counts over all of its starts ("total"), or for each start as in Slurm
-            ("start").
-        elastic: Whether jobs with a range of nodes, or with several numbers of GPUs in their comment, may run on any of these
-            numbers that the profile covers; otherwise they run on the fewest nodes of their request.
-        retry_seconds: First delay before a retry, when the controller does not answer or a job did not start.
-        on_failure: What to do when no round is possible, for instance with a full disk or an unreadable state: "retry", or
-            "release" to release the jobs on hold to Slurm as well.
-        beacon: Whether the driver gives a sign of life in Slurm, which the plugin needs to hold jobs.
-        metrics: File to which metrics for Prometheus are written after each round; None for no file.
-        metrics_port: The port of 127.0.0.1 on which GET /metrics returns them; None for none.
-        on_exit: Whether held jobs stay on hold ("leave") or are released to Slurm ("release") when the driver ends.
+    group: the heading of this option in the help; without one, there is none. names: its name, if it differs. metavar: its value.
+    """
+    flag: dict[str, Any] = {"group": group, "names": list(names), "metavar": metavar}
+    return Field(default, description=help_text, json_schema_extra={"flag": flag} if group else None)
+
+
+class SlurmSettings(Options):
+    """The settings of a driver. Frozen, and checked when they are made; the commands have most of them as options.
 
     Raises:
-        InputError: A value is invalid.
+        InputError: A value is invalid, or a setting is not known.
     """
 
-    partition: str
-    accelerators: Mapping[str, str] = field(default_factory=dict)
-    prices_per_hour: Mapping[str, float] = field(default_factory=dict)
-    type_rules: tuple[TypeRule, ...] = ()
-    default_type: str | None = None
-    default_steps: float | None = None
-    trust: float = 10.0
-    trusted: Mapping[str, float] = field(default_factory=dict)
-    poll_seconds: float = 5.0
-    stop_seconds: float = 120.0
-    start_seconds: float = 60.0
-    warn_signal: str = ""
-    warn_seconds: float = 60.0
-    wall_limit: WallLimit = "total"
-    tenants_from_slurm: bool = False
-    elastic: bool = True
-    retry_seconds: float = 5.0
-    on_exit: OnExit = "leave"
-    on_failure: OnFailure = "retry"
-    beacon: bool = True
-    metrics: Path | None = None
-    metrics_port: int | None = None
+    label: ClassVar[str] = "slurm"
+
+    partition: str = setting(
+        ..., "Partition whose jobs are managed, or several, separated by commas, as in gpu,gpu-long. No other job is touched."
+    )
+    measured: str = setting(
+        "slurm", "Name of the profile of measured speeds. It is a profile in the store of the driver.", "Input", metavar="NAME"
+    )
+    accelerators: Mapping[str, str] = setting(
+        {},
+        "Name of a GPU type in Slurm, and in the profile. It is needed where they differ.",
+        "Input",
+        "--map-accelerator",
+        metavar="OLD=NEW",
+    )
+    prices_per_hour: Mapping[str, NotNegative] = setting(
+        {}, "Price of a GPU-hour of a type. The type has the name of the profile.", "Input", "--price", metavar="TYPE=PRICE"
+    )
+    type_rules: tuple[TypeRule, ...] = setting((), "Rules for job types, of which the first match applies.")
+    default_type: str | None = setting(
+        None, "Job type of all other jobs. By default, the type with measurements of the most gang sizes.", "Jobs", metavar="TYPE"
+    )
+    default_steps: Positive | None = setting(
+        None,
+        "Steps of jobs that specify none. By default, the number that the time limit allows on the slowest type.",
+        "Jobs",
+        metavar="N",
+    )
+    trust: Multiple = setting(
+        10.0,
+        "Factor by which steps and progress that jobs report may differ from the profile. More is not believed.",
+        "Jobs",
+        metavar="X",
+    )
+    trusted: Mapping[str, Multiple] = setting(
+        {}, "The same for the jobs of one user. It takes the place of `trust`.", "Jobs", "--trust-user", metavar="NAME=X"
+    )
+    progress: Path | None = setting(
+        None, "Directory where each job writes its steps to a file named after its id.", "Jobs", metavar="DIR"
+    )
+    warn_signal: str = setting(
+        "",
+        "Signal to jobs before a stop, as USR1, or B:USR1 for the script. The comment of a job takes precedence.",
+        "Jobs",
+        metavar="SIGNAL",
+    )
+    warn_seconds: NotNegative = setting(
+        60.0, "Time from this signal to the stop; jobs may ask for less. 0 for no signals.", "Jobs", metavar="S"
+    )
+    wall_limit: WallLimit = setting("total", "Count the time limits of jobs over all starts, or for each start.", "Jobs")
+    poll_seconds: Positive = setting(5.0, "Time between two readings of the queue.", "Run", "--poll", metavar="S")
+    stop_seconds: Positive = setting(120.0, "Time that jobs may take to stop.", "Run", metavar="S")
+    start_seconds: Positive = setting(60.0, "Time that jobs may take to start.", "Run", metavar="S")
+    retry_seconds: Positive = setting(
+        5.0, "First delay before a retry, when the controller does not answer or a job did not start."
+    )
+    on_exit: OnExit = setting("leave", "At the end, Slurm starts waiting jobs when the lease ends, or at once [release].", "Run")
+    on_failure: OnFailure = setting(
+        "retry",
+        "If no round is possible, as with a full disk, try again until the lease ends, or let Slurm start waiting jobs at once.",
+        "Run",
+    )
+    lease: Positive = setting(
+        600.0,
+        "Time after which Slurm starts waiting jobs itself if the driver is dead.",
+        "Run",
+        metavar="S",
+    )
+    tenants_from_slurm: bool = setting(
+        False, "Share by Slurm's accounts and users, weighted by fairshare (hierarchical).", "Policy"
+    )
+    elastic: bool = setting(
+        True,
+        "Choose the number of nodes of jobs with a range [yes], or plan the minimum. So it is with several numbers of GPUs in the "
+        "comment of a job; the profile must cover these numbers.",
+        "Policy",
+    )
+    metrics: Path | None = setting(
+        None, "Write figures for Prometheus here (node_exporter reads *.prom in its directory).", "Output", metavar="FILE"
+    )
+    metrics_port: Port | None = setting(None, "Serve these figures at http://127.0.0.1:PORT/metrics.", "Output", metavar="PORT")
+
+    def __init__(self, partition: str | None = None, /, **settings: Unpack[SettingKeywords]) -> None:
+        super().__init__(**({} if partition is None else {"partition": partition}), **dict[str, Any](settings))
+
+    def changed(self, **changes: Unpack[SettingKeywords]) -> Self:
+        """Return the settings with other values for some, checked."""
+        return self._with(changes)
+
+    @field_validator("partition")
+    @classmethod
+    def _valid(cls, partition: str) -> str:
+        partitions_in(partition)  # raises
+        return partition
+
+    @field_validator("warn_signal")
+    @classmethod
+    def _known(cls, signal: str) -> str:
+        if signal and signal_in(signal) is None:
+            raise ValueError(f"{signal!r} is not a signal such as USR1 or B:USR1")
+        return signal
 
     @cached_property
     def partitions(self) -> tuple[str, ...]:
@@ -148,33 +208,3 @@ class SlurmSettings:
             return None
         seconds = self.warn_seconds if signal.seconds is None else min(signal.seconds, self.warn_seconds)
         return signal._replace(seconds=seconds)
-
-    def __post_init__(self) -> None:
-        named: dict[str, object] = {name: getattr(self, name) for name in TIMES}
-        if self.default_steps is not None:
-            named["default_steps"] = self.default_steps
-        named |= {f"price of {name!r}": price for name, price in self.prices_per_hour.items() if price != 0}
-        faults = [
-            Fault("slurm", name, f"must be a finite number greater than 0, found {value!r}")
-            for name, value in named.items()
-            if not (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf)
-        ]
-        factors = {"trust": self.trust} | {f"trust in {user!r}": factor for user, factor in self.trusted.items()}
-        faults += [
-            Fault("slurm", name, f"must be a finite number of at least 1, found {factor!r}")
-            for name, factor in factors.items()
-            if not 1 <= factor < math.inf
-        ]
-        if not 0 <= self.warn_seconds < math.inf:
-            faults.append(Fault("slurm", "warn_seconds", f"must be a finite number of at least 0, found {self.warn_seconds!r}"))
-        if self.metrics_port is not None and not 0 < self.metrics_port < 65_536:
-            faults.append(Fault("slurm", "metrics_port", f"must be a port from 1 to 65535, found {self.metrics_port!r}"))
-        if self.warn_signal and signal_in(self.warn_signal) is None:
-            faults.append(Fault("slurm", "warn_signal", f"{self.warn_signal!r} is not a signal such as USR1 or B:USR1"))
-        with together() as attempt:
-            attempt(lambda: InputError.raise_any(faults))
-            attempt(lambda: partitions_in(self.partition))
-        for name, kind in (("on_exit", OnExit), ("on_failure", OnFailure), ("wall_limit", WallLimit)):
-            value = getattr(self, name)
-            if value not in get_args(kind):
-                raise UnknownNameError(Fault("slurm", name, f"{value!r} is not known{nearest(value, get_args(kind))}"))

@@ -17,12 +17,13 @@ from gavel_py.errors import InputError
 from gavel_py.integrations.slurm.accounts import Accounts
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Annotation, JobComment, NodeRange
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.speeds import Speeds
 from gavel_py.policies import Policy
 
 if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.state import DriverState, Tracked
+    from gavel_py.integrations.slurm.state import DriverState
 
 
 @dataclass(frozen=True)

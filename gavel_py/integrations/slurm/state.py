@@ -3,186 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.integrations.slurm.client.records import SlurmJob
-from gavel_py.integrations.slurm.job_roles import Place
-from gavel_py.integrations.slurm.speeds import Speeds, Sums, saved_learner
-from gavel_py.integrations.slurm.turns import RestartCost
+from gavel_py.integrations.slurm.records import RestartCost, Tracked
+from gavel_py.integrations.slurm.speeds import Speeds, Sums, estimates_in, saved_learner
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.policies.serialization import policy_document
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
-from gavel_py.throughput_profiles.files import Row
+from gavel_py.throughput_profiles.files import MeasuredRow
 
 if TYPE_CHECKING:
-    from gavel_py.throughput_profiles.learning import ThroughputLearner
-
-HISTORY = (
-    *("arrival_seconds", "place", "steps_done", "first_start_seconds", "running_seconds", "gpu_seconds", "counted_gpu_seconds"),
-    *("starts", "preemptions", "measured", "types_used", "sizes_used", "set_gpus", "is_on_several_nodes"),
-    *("limit_counted_seconds", "partitions"),
-)
-
-NODE_REQUEST = (
-    *("num_gpus", "per_node", "min_nodes", "max_nodes", "exact_nodes", "min_cpus", "tasks", "tasks_on_node", "cpus", "memory_mb"),
-)
-
-SAVED_KEYS = {
-    "stay_start_seconds": "stay_seconds",
-    "stay_start_steps": "stay_steps",
-    "measured": "worked",
-    "types_used": "ran_on",
-    "request": "asks",
-    "min_nodes": "fewest_nodes",
-    "max_nodes": "most_nodes",
-    "min_cpus": "fewest_cpus",
-}
-"""Keys of saved states that differ from the fields of `Tracked`."""
-
+    from gavel_py import ThroughputLearner
 
 TOTALS = ("promised_gpu_seconds", "delivered_gpu_seconds", "owed_gpu_seconds")
 """Names of `DriverState.totals`."""
-
-
-@dataclass
-class Tracked:
-    """The record of a managed job, kept from one snapshot to the next.
-
-    Attributes:
-        job_id, name, user, job_type: The job in Slurm, and its type in the profile.
-        tenant: Its account, or its user.
-        num_gpus: Size of the gang; for an elastic job, on the fewest nodes requested.
-        place: Whether it must be on one node.
-        arrival_seconds: When it was submitted.
-        seen_seconds: Time up to which its progress is counted.
-        total_steps, steps_done: Steps; the total is None if unknown.
-        held, accelerator: {node: GPUs} and GPU type in the latest snapshot; empty while it waits.
-        stay_start_seconds, stay_start_steps: Time and steps at the start of its current stay on these GPUs.
-        first_start_seconds: Its first start; None before.
-        running_seconds, gpu_seconds: Running time, and the same multiplied by its GPUs.
-        counted_gpu_seconds: The part of `gpu_seconds` that is already in the totals of departed jobs.
-        limit_counted_seconds: Running time by which its time limit in Slurm has been lowered.
-        starts, preemptions: How often it was started and preempted.
-        stop_seconds: When the driver asked it to stop; None if it has not.
-        waited_seconds: When it was last seen waiting.
-        since_seconds: When it was last taken into the scheduler, or set aside.
-        measured: {accelerator: {GPUs: [steps, seconds]}} of its measured stays.
-        types_used, sizes_used: Accelerators and numbers of GPUs on which it has run.
-        request: From `request_text`.
-        is_known: Whether the job type is its own, not the default.
-        is_outlier: Whether it has reported more steps than are plausible.
-        has_reported: Whether it reported its latest steps itself.
-        is_on_several_nodes: Whether it has ever run on several nodes.
-        partitions: All partitions in which it may run; while it runs, Slurm lists only one of them.
-        barred: Accelerators on which it cannot start, since a reservation begins before it may end.
-        usable: The partitions among these in which the scheduler may place it.
-        per_node: Whether the user requests GPUs per node. This and the following fields keep the user's request, which each start
-            overwrites in Slurm.
-        min_nodes, max_nodes: Accepted node counts; 0 for no limit.
-        exact_nodes: The node count implied by --ntasks-per-node; 0 if there is none.
-        min_cpus: CPUs per node; None in states saved by versions without this field.
-        tasks, tasks_on_node, cpus, memory_mb: As in `sizes.Request`; 0 if unknown.
-        gpu_counts: Numbers of GPUs that it accepts; empty if it accepts only the number requested.
-        set_gpus: Numbers of GPUs that its starts have requested.
-        offered: Numbers of GPUs among which the scheduler chooses; empty for a gang of a fixed size.
-        gpus_per_node: GPUs that it must have on each node; 0 for any equal number.
-    """
-
-    job_id: str
-    name: str
-    user: str
-    job_type: str
-    num_gpus: int
-    place: Place
-    arrival_seconds: float
-    seen_seconds: float
-    total_steps: float | None = None
-    steps_done: float = 0.0
-    held: dict[str, int] = field(default_factory=dict)
-    accelerator: str = ""
-    stay_start_seconds: float = 0.0
-    stay_start_steps: float | None = None
-    first_start_seconds: float | None = None
-    running_seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    counted_gpu_seconds: float = 0.0
-    limit_counted_seconds: float = 0.0
-    starts: int = 0
-    preemptions: int = 0
-    stop_seconds: float | None = None
-    waited_seconds: float = 0.0
-    since_seconds: float = 0.0
-    tenant: str = ""
-    measured: dict[str, dict[int, list[float]]] = field(default_factory=dict)
-    types_used: list[str] = field(default_factory=list)
-    sizes_used: list[int] = field(default_factory=list)
-    request: str = ""
-    is_known: bool = True
-    is_outlier: bool = False
-    has_reported: bool = False
-    is_on_several_nodes: bool = False
-    partitions: list[str] = field(default_factory=list)
-    barred: list[str] = field(default_factory=list)
-    usable: list[str] = field(default_factory=list)
-    per_node: bool = False
-    min_nodes: int = 1
-    max_nodes: int = 0
-    exact_nodes: int = 0
-    min_cpus: int | None = None
-    tasks: int = 0
-    tasks_on_node: int = 0
-    cpus: int = 0
-    memory_mb: float = 0.0
-    gpu_counts: list[int] = field(default_factory=list)
-    set_gpus: list[int] = field(default_factory=list)
-    offered: list[int] = field(default_factory=list)
-    gpus_per_node: int = 0
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that the job held in the latest snapshot; while it waits, the number that it requests."""
-        return sum(self.held.values()) or self.num_gpus
-
-    @property
-    def sizes(self) -> list[int]:
-        """The numbers of GPUs on which it may be planned."""
-        fixed = self.num_gpus if self.num_gpus in self.gpu_counts or not self.gpu_counts else self.gpu_counts[0]
-        return self.offered or [fixed]
-
-    @property
-    def runs(self) -> bool:
-        """Whether the job held GPUs in the latest snapshot."""
-        return bool(self.held)
-
-    def inherit_history(self, before: Tracked, *, with_request: bool) -> None:
-        """Copy the progress of a job from before its request changed; with_request: with the nodes that were requested first."""
-        for name in (*HISTORY, *(NODE_REQUEST if with_request else ())):
-            setattr(self, name, getattr(before, name))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data."""
-        return {SAVED_KEYS.get(name, name): value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Tracked:
-        """Restore a record from `to_dict` of this or an earlier version."""
-        names = {key: name for name, key in SAVED_KEYS.items()}
-        values = {names.get(key, key): value for key, value in document.items()}
-        gpus = values["num_gpus"]
-        # Earlier versions had gangs of a fixed size only, and counted their seconds.
-        for name, earlier in (("gpu_seconds", "running_seconds"), ("counted_gpu_seconds", "counted_seconds")):
-            values.setdefault(name, gpus * values.get(earlier, 0.0))
-        values["measured"] = {
-            name: {gpus: each} if isinstance(each, list) else {int(size): sums for size, sums in each.items()}
-            for name, each in values.get("measured", {}).items()
-        }
-        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
-
 
 STATE = "state.json"
 """Name of the state file in the directory of a driver."""
@@ -193,9 +33,9 @@ SHADOW = "shadow.json"
 
 def check_directory(directory: Path, *, is_shadow: bool) -> None:
     """Raise `InputError` if a driver is to use the directory of a shadow, or a shadow that of a driver."""
-    if (directory / STATE).exists() and (directory / SHADOW).exists() is not is_shadow:
-        text = "is the state of a driver" if is_shadow else "is the state of a shadow (--shadow)"
-        raise InputError(Fault(str(directory), "", f"{text}; use another directory (--state)"))
+    is_wrong = (directory / STATE).exists() and (directory / SHADOW).exists() is not is_shadow
+    text = "is the state of a driver" if is_shadow else "is the state of a shadow (--shadow)"
+    refuse(str(directory), (is_wrong, "", f"{text}; use another directory (--state)"))
 
 
 DRIVER = SnapshotFormat("gavel-py slurm driver", 2, "a driver state written by gavel slurm run")
@@ -211,7 +51,7 @@ class DriverState:
         speeds: The throughputs in use.
         tracked: {job: record} of the managed jobs.
         aside: {job: record} of jobs set aside, in case they return.
-        stopping: Jobs that the driver is stopping; a hold of these jobs comes from the driver.
+        stopping: Jobs that the driver is stopping.
         departed: Jobs that the scheduler forgets after the next decision.
         sums: Sums over the measured stays of all jobs.
         pending: Entries of `sums` that `speeds` does not contain yet.
@@ -224,6 +64,7 @@ class DriverState:
         warned: {job: time from which it may be stopped} of jobs that have received the signal before a stop.
         deferred: Jobs whose planned GPUs are still in use by warned jobs.
         yielding: Jobs of `aside` that run, and have to give way to others below a limit, or to a reservation.
+        has_new_speeds: Whether other speeds came into use on loading, by which jobs may run on other GPU types; not saved.
     """
 
     partition: str
@@ -244,6 +85,7 @@ class DriverState:
     warned: dict[str, float] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
     yielding: set[str] = field(default_factory=set)
+    has_new_speeds: bool = False
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -320,23 +162,27 @@ class DriverState:
 
 def save_state(path: Path, state: DriverState) -> None:
     """Write the state to a file atomically. Raises `InputError`."""
-    speeds = state.speeds
+    speeds, scheduler = state.speeds, state.scheduler
+    saved = scheduler.to_dict()
+    estimates = {} if scheduler.learner is not None else estimates_in(scheduler.profile, scheduler.cluster.profile_names)
     document = {
         "partition": state.partition,
-        "scheduler": state.scheduler.to_dict(),
+        "scheduler": saved,
         "profile": {"name": speeds.base.name, "rows": [list(row) for row in speeds.base.rows], "sizes": sorted(speeds.sizes)},
         "measured": [[*entry, speed] for entry, speed in speeds.measured.items()],
+        # The scheduler continues from the speeds that it had; a learner has them in its own document.
+        **({"estimates": [[*entry, speed] for entry, speed in estimates.items()]} if estimates else {}),
         "tracked": [job.to_dict() for job in state.tracked.values()],
         "aside": [job.to_dict() for job in state.aside.values()],
         "stopping": sorted(state.stopping),
-        "gone": list(state.departed),
+        "departed": list(state.departed),
         "sums": [[*entry, *sums] for entry, sums in state.sums.items()],
-        "news": sorted(map(list, state.pending)),
+        "pending": sorted(map(list, state.pending)),
         "rounds": state.rounds,
-        "past": list(state.departed_totals),
+        "departed_totals": list(state.departed_totals),
         "delivered": [[*labels, seconds] for labels, seconds in state.delivered.items()],
         "unplanned": dict(state.unplanned),
-        "several": sorted(state.multi_partition),
+        "multi_partition": sorted(state.multi_partition),
         "restart_cost": asdict(state.restart_cost),
         "warned": dict(state.warned),
         "yielding": sorted(state.yielding),
@@ -358,16 +204,19 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
     """
     document = DRIVER.read(path)
     with damage_as_fault(path):
-        if set(document["partition"].split(",")).isdisjoint(partitions):
-            text = f"is for partition {document['partition']!r}, not {','.join(partitions)!r}; use one directory per driver"
-            raise InputError(Fault(str(path), "", text))
+        text = f"is for partition {document['partition']!r}, not {','.join(partitions)!r}; use one directory per driver"
+        refuse(str(path), (set(document["partition"].split(",")).isdisjoint(partitions), "", text))
         profile = document["profile"]
-        rows = [Measurement(**dict(zip(Row._fields, row, strict=True))) for row in profile["rows"]]
-        measured = {(job_type, gpus, name): speed for job_type, gpus, name, speed in document["measured"]}
+        rows = [Measurement(**dict(zip(MeasuredRow._fields, row, strict=True))) for row in profile["rows"]]
+        measured, estimates = (
+            {(job_type, gpus, name): speed for job_type, gpus, name, speed in document.get(part, ())}
+            for part in ("measured", "estimates")
+        )
         speeds = Speeds(ThroughputProfile(profile["name"], rows), measured, profile["sizes"])
         saved_policy = document["scheduler"]["policy"]["document"]
         custom = policy if saved_policy is None else None  # policies defined by users cannot be saved
-        believed = saved_learner(document["scheduler"], speeds.base, learner) or speeds.profile
+        at_save = Speeds(speeds.base, measured | estimates, speeds.sizes) if estimates else speeds
+        believed = saved_learner(document["scheduler"], speeds.base, learner) or at_save.profile
         scheduler = RoundScheduler.from_dict(document["scheduler"], believed, policy=custom, source=path)
         if policy_document(policy) != saved_policy:
             scheduler.policy = policy
@@ -378,15 +227,15 @@ def load_state(path: Path, partitions: Sequence[str], policy: Policy, learner: T
             tracked={job["job_id"]: Tracked.from_dict(job) for job in document["tracked"]},
             aside={job["job_id"]: Tracked.from_dict(job) for job in document["aside"]},
             stopping=set(document["stopping"]),
-            departed=list(document["gone"]),
+            departed=list(document["departed"]),
             sums={(job_type, gpus, name): [steps, seconds] for job_type, gpus, name, steps, seconds in document["sums"]},
-            pending={(job_type, gpus, name) for job_type, gpus, name in document["news"]},
+            pending={(job_type, gpus, name) for job_type, gpus, name in document["pending"]},
             rounds=document["rounds"],
-            departed_totals=list(document["past"]),
-            unplanned=dict(document.get("unplanned", {})),  # states of 0.x lack these six
-            delivered={(tenant, name): seconds for tenant, name, seconds in document.get("delivered", ())},
-            multi_partition=set(document.get("several", ())),
-            restart_cost=RestartCost(**document.get("restart_cost", {})),
-            warned=dict(document.get("warned", {})),
-            yielding=set(document.get("yielding", ())),
+            departed_totals=list(document["departed_totals"]),
+            unplanned=dict(document["unplanned"]),
+            delivered={(tenant, name): seconds for tenant, name, seconds in document["delivered"]},
+            multi_partition=set(document["multi_partition"]),
+            restart_cost=RestartCost(**document["restart_cost"]),
+            warned=dict(document["warned"]),
+            yielding=set(document["yielding"]),
         )

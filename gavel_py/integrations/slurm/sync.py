@@ -15,12 +15,14 @@ from gavel_py.integrations.slurm.actions import revived
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.job_roles import Eligibility, Role
+from gavel_py.integrations.slurm.measuring import take_in
 from gavel_py.integrations.slurm.partitions import PartitionRules
-from gavel_py.integrations.slurm.reservations import NodesAhead, Outlook
+from gavel_py.integrations.slurm.records import Tracked
+from gavel_py.integrations.slurm.reservations import NodesAhead, ReservationEffects
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import has_other_range, is_outdated, is_own_request, keep_to_limits, needed_gpus
-from gavel_py.integrations.slurm.speeds import Progress, take_in
-from gavel_py.integrations.slurm.state import DriverState, Tracked
+from gavel_py.integrations.slurm.speeds import ProgressFiles
+from gavel_py.integrations.slurm.state import DriverState
 from gavel_py.integrations.slurm.turns import beyond_limits
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import NodeState
@@ -30,6 +32,9 @@ Log = Callable[..., None]
 
 MAX_STEPS = 1e15
 """Largest number of steps that a report may contain; larger numbers would lose precision."""
+
+OF_SPEEDS = ("job_type", "allowed_accelerators", "locality")
+"""Fields of a job in the scheduler that follow from the accelerators on which it may run, and whose speeds are known."""
 
 OVERRUN = 1.1
 """A running job that has reached its total steps is expected to need this multiple of them."""
@@ -47,7 +52,7 @@ class Reconciler:
 
     state: DriverState
     settings: SlurmSettings
-    progress: Progress
+    progress: ProgressFiles
     types: Mapping[str, str]
     matcher: job_mapping.TypeMatcher
     log: Log
@@ -56,7 +61,7 @@ class Reconciler:
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     rules: PartitionRules = field(default_factory=PartitionRules)
-    outlook: Outlook = field(default_factory=Outlook)
+    outlook: ReservationEffects = field(default_factory=ReservationEffects)
     ahead: NodesAhead = field(default_factory=NodesAhead)
     whole: job_mapping.TypeMatcher | None = None
     is_regrouped: bool = False
@@ -213,7 +218,7 @@ class Reconciler:
         if job.job_id in state.multi_partition and job.is_in(partitions) and job.phase is not Phase.WAITING:
             return Eligibility(Role.OTHER, job_roles.SEVERAL_PARTITIONS)
         known = ChainMap(state.tracked, state.aside)
-        eligibility = job_roles.eligibility_of(job, partitions, now, known, state.stopping)
+        eligibility = job_roles.eligibility_of(job, partitions, now, known)
         is_new = job.job_id not in known and not job.restarts and state.rounds > 0
         if eligibility.role is Role.MANAGED and job.required_nodes and is_new:
             return Eligibility(Role.OTHER, job_roles.CERTAIN_NODES)  # the user's request, since the driver has not changed it yet
@@ -224,7 +229,9 @@ class Reconciler:
 
         A running job keeps its GPUs if no partition would start it again, for instance because all of them are down.
         """
-        scheduler, changed = self.state.scheduler, dict[str, Tracked]()
+        scheduler = self.state.scheduler
+        # Also jobs that cannot run now: other speeds may not have their job types.
+        changed = dict(self.state.tracked) if self.state.has_new_speeds else {}
         for job_id, tracked in self.state.tracked.items():
             job = live[job_id]
             if job.phase is Phase.RUNNING and any(self.rules.refusal(name, job) for name in job.partitions):
@@ -234,11 +241,12 @@ class Reconciler:
                 if self.is_regrouped or places != (tracked.usable, tracked.barred):
                     tracked.usable, tracked.barred = places
                     changed[job_id] = tracked
+        self.state.has_new_speeds = False
         before = {job.job_id: job for job in scheduler.jobs} if changed else {}
         for job_id, tracked in changed.items():
             try:
                 new = self._scheduler_job(tracked, live[job_id], self.matcher)
-                names = [n for n in ("allowed_accelerators", "locality") if getattr(before[job_id], n) != getattr(new, n)]
+                names = [name for name in OF_SPEEDS if getattr(before[job_id], name) != getattr(new, name)]
                 if names:
                     scheduler.update(job_id, **{name: getattr(new, name) for name in names})
             except InputError as error:
@@ -330,7 +338,7 @@ class Reconciler:
     def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
         """Set aside the jobs for which reservations leave no node, and return the effect of reservations on the nodes."""
         settings, matcher = self.settings, self.matcher
-        self.outlook = Outlook.of(snapshot, self.state, settings, matcher.ahead, matcher.group_of)
+        self.outlook = ReservationEffects.of(snapshot, self.state, settings, matcher.ahead, matcher.group_of)
         managed = [live[job_id] for job_id, role in self.roles.items() if role.role is Role.MANAGED]
         self.roles |= self.outlook.without_room(managed, lambda job: matcher.candidates(job, self.rules.usable(job, None)))
         planned = [job for job in managed if self.roles[job.job_id].role is Role.MANAGED]
@@ -372,10 +380,8 @@ class Reconciler:
         there = [job_id for job_id in tracked if job_id not in self.state.deferred]
         wrong = [job_id for job_id in there if assumed.get(job_id, {}) != tracked[job_id].held]
         # Only failed starts cause a back-off; here, a node has failed, a user has acted, or a driver was killed before a start.
-        retry_seconds, scheduler.retry_seconds = scheduler.retry_seconds, 0.0
         for job_id in wrong:
-            scheduler.interrupted(job_id)
-        scheduler.retry_seconds = retry_seconds
+            scheduler.interrupted(job_id, is_failure=False)
         found = [job_id for job_id in wrong if tracked[job_id].runs]
         nodes = {node for job_id in found for node in tracked[job_id].held}
         for node, index in scheduler.lost_gpus:

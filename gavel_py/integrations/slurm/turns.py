@@ -1,20 +1,20 @@
-"""The cost of preemption on this cluster, and the length of turns that follows from it.
+"""The length of turns, which follows from the cost of preemption on this cluster.
 
-`RestartCost` is measured from the stops and starts of the driver. `choose` is the mechanism of the driver's rounds: if every job
-has GPUs, jobs rarely exchange types. `beyond_limits` lets jobs take turns if a limit of an account or QOS has no room for all.
+`choose` is the mechanism of the driver's rounds: if every job has GPUs, jobs rarely exchange types. `beyond_limits` lets jobs take
+turns if a limit of an account or QOS has no room for all.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gavel_py.integrations.slurm.accounts import ADMITTED, OVER, PASSED, WAITING, Accounts, Turns
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import Eligibility, parse_annotation
 from gavel_py.scheduling.mechanism.demand import HYSTERESIS_ROUNDS, URGENT_ROUNDS, GangSelection, RoundDemand, sizing
@@ -22,25 +22,14 @@ from gavel_py.scheduling.mechanism.elastic import choose_promised
 from gavel_py.scheduling.mechanism.rules import choose_jobs
 
 if TYPE_CHECKING:
-    from gavel_py.integrations.slurm.accounts import Accounts
     from gavel_py.integrations.slurm.partitions import PartitionRules
     from gavel_py.integrations.slurm.state import DriverState
-    from gavel_py.scheduling import RoundScheduler
 
 MECHANISM = f"{__name__}:choose"
 
 PATIENCE = 5.0
 """Factor by which turns are longer if no job waits. Exchanging types then only evens out speeds, which is not urgent: 45 equal jobs
 on 36 fast and 36 slower GPUs exchange 18 places about every 20 rounds instead of every third round."""
-
-LOST_SHARE = 0.02
-"""Share of GPU time that preemptions may cost: before it is preempted, a job runs for the cost of a restart divided by this."""
-
-UNMEASURED_STOP_SECONDS = 10.0
-"""Assumed stop time before the first stop is measured: a third of Slurm's default KillWait."""
-
-SAMPLES = 20
-"""Number of latest measurements from which the median is taken."""
 
 
 @sizing
@@ -75,56 +64,8 @@ def gathered(demand: RoundDemand) -> RoundDemand:
     return replace(demand, fractions=parts * fractions, deficits=np.where(speeds > 0, parts * deficits, demand.deficits))
 
 
-@dataclass
-class RestartCost:
-    """Seconds for which GPUs are idle when one job replaces another. stops, starts: the latest measurements, in seconds."""
-
-    stops: list[float] = field(default_factory=list)
-    starts: list[float] = field(default_factory=list)
-
-    def measure(self, *, stop_seconds: float | None, start_seconds: float | None) -> None:
-        """Add the times that the stops and the starts of a round took; None if there were none."""
-        if stop_seconds is not None:
-            self.stops = [*self.stops, stop_seconds][-SAMPLES:]
-        if start_seconds is not None:
-            self.starts = [*self.starts, start_seconds][-SAMPLES:]
-
-    @property
-    def seconds(self) -> float:
-        """The median time of a stop plus that of a start."""
-        return (median(self.starts) if self.starts else 0.0) + (median(self.stops) if self.stops else UNMEASURED_STOP_SECONDS)
-
-    def apply(self, scheduler: RoundScheduler, fixed: frozenset[str]) -> None:
-        """Make a scheduler plan with this cost, except for options that the user has fixed.
-
-        If no job waits, jobs may change their GPUs at any time, since they only do so for faster ones or after a long turn.
-        """
-        if "restart_seconds" not in fixed:
-            scheduler.restart_seconds = self.seconds
-        if "min_run_seconds" not in fixed:
-            is_crowded = len(scheduler.jobs) > len(scheduler.running)
-            scheduler.min_run_seconds = self.seconds / LOST_SHARE if is_crowded else 0.0
-
-
-ADMITTED, WAITING, PASSED, OVER = range(4)
-"""Ranks of jobs under limits: in the scheduler; waiting for room; in the scheduler, long without GPUs; running, turn over."""
-
 ROUNDS_TO_WAIT = 20
 """Rounds in the scheduler after which a job would have GPUs if there were any for it, since its deficit has grown."""
-
-
-class Turns(NamedTuple):
-    """The order in which jobs get the GPUs that limits of accounts and QOS leave them.
-
-    Attributes:
-        ranks: {job: its rank, and since when it has it}, the first job first.
-        over: Running jobs whose turn is over, so that they give way to jobs that wait.
-        overdue: Waiting jobs that no other waiting job of the same limit overtakes any more.
-    """
-
-    ranks: Mapping[str, tuple[int, float]]
-    over: frozenset[str] = frozenset()
-    overdue: frozenset[str] = frozenset()
 
 
 def turns_of(
@@ -140,7 +81,7 @@ def turns_of(
     exempt_of: returns the time for which a job is not preempted; within_round: whether running jobs stay as they are.
     """
     scheduler, ranks, over, overdue = state.scheduler, dict[str, tuple[int, float]](), set[str](), set[str]()
-    shortest = scheduler.min_run_seconds or state.restart_cost.seconds / LOST_SHARE
+    shortest = state.restart_cost.shortest_turn(scheduler)
     for job_id, job in jobs.items():
         record, turn = state.tracked.get(job_id) or state.aside.get(job_id), max(shortest, exempt_of(job))
         if job.phase is Phase.RUNNING or (within_round and job_id in state.yielding):

@@ -43,6 +43,7 @@ def boot(cluster: LoopbackCluster, daemons: Daemons, port: int) -> None:
         "StorageUser": "slurm",
         "StoragePass": password,
         "StorageLoc": "accounts",
+        **({"PluginDir": cluster.settings.release.plugins} if cluster.settings.release.plugins else {}),
         "LogFile": f"{cluster.folder}/state/slurmdbd.log",
         "PidFile": f"{cluster.folder}/state/slurmdbd.pid",
     }
@@ -50,7 +51,7 @@ def boot(cluster: LoopbackCluster, daemons: Daemons, port: int) -> None:
     conf.write_text("".join(f"{key}={value}\n" for key, value in options.items()))
     shutil.chown(conf, cluster.settings.slurm_user)
     # It looks for its configuration beside slurm.conf.
-    command = ["env", f"SLURM_CONF={cluster.environment['SLURM_CONF']}", tool("slurmdbd"), "-D"]
+    command = ["env", f"SLURM_CONF={cluster.environment['SLURM_CONF']}", cluster.program("slurmdbd"), "-D"]
     daemons.start("slurmdbd", *command)
     until(lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster").returncode == 0, "slurmdbd to answer")
     cluster.tell("sacctmgr", "--immediate", "add", "cluster", "loopback")

@@ -9,7 +9,7 @@ from datetime import datetime
 from tests.slurm.loopback.cluster import LoopbackCluster
 from tests.slurm.loopback.seen import names_in
 
-__all__ = ["Ended", "allocations", "ended"]
+__all__ = ["Ended", "allocations", "ended", "lifetimes"]
 
 # Allocated by the main scheduler or by backfill.
 STARTED = re.compile(r"sched: Allocate JobId=(\d+) NodeList=(\S+)|sched/backfill: _start_job: Started JobId=(\d+) in \S+ on (\S+)")
@@ -39,13 +39,21 @@ class Ended:
 
 def ended(cluster: LoopbackCluster) -> list[Ended]:
     """Return all runs that have ended, including those of jobs that were stopped and started again later."""
-    lines = (cluster.folder / "state" / "ended").read_text().splitlines()
-    fields = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
     return [
         Ended(int(f["JobId"]), f["JobState"], _seconds(f["StartTime"]), _seconds(f["EndTime"]), tuple(names_in(f["NodeList"])))
-        for f in fields
+        for f in _records(cluster)
         if f["StartTime"] != "Unknown" and f["NodeList"] != "(null)"
     ]
+
+
+def lifetimes(cluster: LoopbackCluster, name: str) -> list[tuple[float, float]]:
+    """Return submission and end of the jobs with a name that have ended."""
+    return [(_seconds(f["SubmitTime"]), _seconds(f["EndTime"])) for f in _records(cluster) if f["Name"] == name]
+
+
+def _records(cluster: LoopbackCluster) -> list[dict[str, str]]:
+    lines = (cluster.folder / "state" / "ended").read_text().splitlines()
+    return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
 
 
 def _seconds(text: str) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +18,7 @@ from pathlib import Path
 from tests.slurm.loopback import accounting, configuration, ports
 from tests.slurm.loopback.configuration import Settings
 from tests.slurm.loopback.daemons import Daemons
-from tests.slurm.loopback.presence import tool
-from tests.slurm.loopback.seen import JobSeen, jobs_of
+from tests.slurm.loopback.seen import JobSeen, jobs_of, leases_of
 from tests.slurm.loopback.waiting import GUARD_SECONDS, LateError, until
 
 __all__ = ["LoopbackCluster", "booted"]
@@ -29,14 +32,21 @@ class LoopbackCluster:
         self._first_port = first_port
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
-        self.environment |= {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment |= {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": settings.release.path}
+        self.program = settings.release.program
         self._daemons = daemons
 
     def run(self, *words: str, user: int | None = None, within: float = GUARD_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands, as another user where one is named (which only root can)."""
         path, *rest = words
         return subprocess.run(
-            [tool(path), *rest], env=self.environment, user=user, capture_output=True, text=True, timeout=within, check=False
+            [self.program(path), *rest],
+            env=self.environment,
+            user=user,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
         )
 
     def tell(self, *words: str, user: int | None = None) -> str:
@@ -46,7 +56,7 @@ class LoopbackCluster:
         return done.stdout
 
     def start_controller(self, *options: str) -> None:
-        self._daemons.start("slurmctld", tool("slurmctld"), "-D", "-f", self.environment["SLURM_CONF"], *options)
+        self._daemons.start("slurmctld", self.program("slurmctld"), "-D", "-f", self.environment["SLURM_CONF"], *options)
         until(self._answers, "the controller to answer")
 
     def end_controller(self, how: signal.Signals = signal.SIGTERM) -> None:
@@ -54,14 +64,18 @@ class LoopbackCluster:
         self._daemons.end("slurmctld", how=how)
 
     def start_node(self, name: str) -> None:
-        self._daemons.start(name, tool("slurmd"), "-D", "-N", name, "-f", self.environment["SLURM_CONF"])
+        self._daemons.start(
+            name, self.program("slurmd"), "-D", "-N", name, "-f", self.environment["SLURM_CONF"], *self.settings.release.of_node
+        )
 
     def lose_node(self, name: str) -> None:
         """Kill the daemon of a node and all its jobs, without notice to the controller."""
         self._daemons.end(name, how=signal.SIGKILL)
-        for socket in (self.folder / "spool" / name).glob(f"{name}_*.*"):
-            job_id = socket.name.removeprefix(f"{name}_").partition(".")[0]
-            self._daemons.kill_orphans(f"slurmstepd: [{job_id}.")
+        for _ in range(3):  # a job that has just been launched may have no socket yet
+            for path in (self.folder / "spool" / name).glob(f"{name}_*.*"):
+                job_id = path.name.removeprefix(f"{name}_").partition(".")[0]
+                self._daemons.kill_orphans(f"slurmstepd: [{job_id}.")
+            time.sleep(0.2)
 
     def node_states(self) -> dict[str, str]:
         """Return the states of nodes as idle, mix, alloc, drain, drng or down, with * if a node does not respond."""
@@ -71,6 +85,14 @@ class LoopbackCluster:
     def jobs(self) -> dict[int, JobSeen]:
         """Return all jobs in the controller by id, including ended ones."""
         return jobs_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
+
+    def leases(self) -> dict[int, JobSeen]:
+        """Return the leases of drivers, including those that have ended."""
+        return leases_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
+
+    def bound(self) -> set[int]:
+        """Return the jobs that wait for a driver."""
+        return {job for job, each in self.jobs().items() if each.bound}
 
     def running(self) -> set[int]:
         """Return the jobs that hold GPUs or CPUs."""
@@ -87,7 +109,7 @@ class LoopbackCluster:
         _write_key(run / "munge.key")
         munge = [f"--{what}-file={run}/munge.{what}" for what in ("key", "pid", "log", "seed")]
         self._daemons.start(
-            "munged", tool("munged"), "--foreground", "--force", f"--socket={run}/munge.sock", "--num-threads=2", *munge
+            "munged", self.program("munged"), "--foreground", "--force", f"--socket={run}/munge.sock", "--num-threads=2", *munge
         )
         until((run / "munge.sock").exists, "munged")
         if self.settings.accounting:
@@ -96,6 +118,26 @@ class LoopbackCluster:
             self.start_node(name)
         self.start_controller("-c")
         until(self._all_up, "all nodes to be up")
+        if self.settings.submit_plugin and self.settings.leased:
+            self.take_lease()
+
+    def take_lease(self) -> None:
+        """Take a lease as an earlier driver with the state of `driving`, so that jobs wait although no driver runs yet."""
+        place = hashlib.sha256(str((self.folder / "driver").resolve()).encode()).hexdigest()[:12]
+        managed = re.findall(r'PARTITIONS = "(.*)"', self.settings.submit_plugin)[0]
+        comment = f"gavel:driver={socket.gethostname()}:1:{place} lease=600 of={managed}"
+        words = [
+            "--parsable",
+            "--job-name=gavel-driver",
+            "--begin=now+600",
+            "--time=1",
+            "--mem=1",
+            "--chdir=/",
+            "--output=/dev/null",
+        ]
+        job = self.tell("sbatch", f"--partition={managed.split(',')[0]}", f"--comment={comment}", *words, "--wrap=true").strip()
+        time.sleep(1.1)  # the plugin sees jobs by the second in which Slurm has last changed one
+        self.tell("scontrol", "update", f"JobId={job}", "StartTime=now+600")
 
     def _answers(self) -> bool:
         return "UP" in self.run("scontrol", "ping").stdout

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.slurm.loopback.releases import Release, chosen
+
 __all__ = ["ALL", "Nodes", "Settings", "write"]
 
 FOLDERS = ("dev", "log", "progress", "run", "spool", "state", "stays")
@@ -36,7 +38,7 @@ class Settings:
 
     submit_plugin: a job_submit.lua, "" for none; options: lines of slurm.conf that replace or extend those below; slurm_user:
     account of the controller, which only root can choose; accounting: whether the cluster has a slurmdbd and a MariaDB; partitions:
-    {name: its nodes and options}.
+    {name: its nodes and options}; release: of Slurm; leased: whether a driver has had a lease, so that jobs wait for the next.
     """
 
     nodes: tuple[Nodes, ...]
@@ -45,6 +47,8 @@ class Settings:
     slurm_user: str = field(default_factory=getpass.getuser)
     accounting: bool = False
     partitions: Mapping[str, str] = field(default_factory=lambda: PARTITIONS)
+    release: Release = field(default_factory=chosen)
+    leased: bool = True
 
     @property
     def ports(self) -> int:
@@ -74,13 +78,16 @@ def write(settings: Settings, folder: Path, first_port: int) -> None:
     options = _options(settings, folder, first_port) | ({"JobSubmitPlugins": "lua"} if settings.submit_plugin else {})
     if settings.accounting:
         options |= _accounting(folder, first_port + len(settings.node_names) + 1)
+    if settings.release.plugins:
+        options["PluginDir"] = settings.release.plugins
+        del options["SwitchType"]  # its plugin "none" is gone
     options |= dict(settings.options)
     lines = [f"{key}={value}" for key, value in options.items()] + _node_lines(settings, first_port + 1)
     lines += [f"PartitionName={name} OverSubscribe=NO {rest}" for name, rest in settings.partitions.items()]
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
     (folder / "gres.conf").write_text("".join(_gpu_line(kind, folder) for kind in settings.nodes))
-    # Nothing here needs control groups, but slurmd loads a plugin for them, and fails where a container hides what it finds .
-    (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    # Nothing here needs control groups, but slurmd loads a plugin for them, and fails where a container hides what it finds.
+    (folder / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if settings.release.plugins else 'cgroup/v1'}\n")
     (folder / "job_submit.lua").write_text(settings.submit_plugin)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import ALL, Settings
 from tests.slurm.loopback.driving import plugin
+from tests.slurm.loopback.releases import FETCH, SUITES, VARIABLE, Release
 
 HERE = Path(__file__).parent
 
@@ -24,6 +25,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not item.path.is_relative_to(HERE))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that are marked so on every release of Slurm."""
+    if metafunc.definition.get_closest_marker("every_release"):
+        metafunc.parametrize("release", ("", *SUITES), ids=lambda name: name or "here", indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = getattr(request, "param", None)
+    if name is not None:
+        if not Release(name).is_ready:
+            pytest.skip(f"Slurm of Debian {name} has not been fetched: {FETCH}")
+        monkeypatch.setenv(VARIABLE, name)
+
+
 @pytest.fixture(scope="session")
 def submit_plugin() -> str:
     return plugin()
@@ -31,7 +47,7 @@ def submit_plugin() -> str:
 
 @pytest.fixture
 def settings(submit_plugin: str) -> Settings:
-    """27 nodes of three accelerator types, with four GPUs each; jobs of the driver's partition come on hold."""
+    """27 nodes of three accelerator types, with four GPUs each; jobs of the driver's partition wait for one."""
     return Settings(ALL, submit_plugin)
 
 

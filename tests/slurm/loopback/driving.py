@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -31,13 +31,12 @@ def log_of(cluster: LoopbackCluster) -> Path:
     return cluster.folder / "driver" / "log.jsonl"
 
 
-def plugin(*users: str, dead_seconds: float = 0.0, partition: str = PARTITION, rejects: Collection[str] = ()) -> str:
-    """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests; dead_seconds: 0 to
-    hold jobs without a driver as well, which most tests submit first; partition: or several, separated by commas; rejects: what it
-    also refuses, such as odd.
+def plugin(*users: str, partition: str = PARTITION, rejects: Collection[str] = ()) -> str:
+    """Return the job_submit plugin; users: accounts that may manage jobs, besides the one that runs the tests; partition: or
+    several, separated by commas; rejects: what it also refuses, such as odd.
     """
     named = [word for user in (str(os.getuid()), *users) for word in ("--user", user)]
-    named += ["--dead-seconds", str(dead_seconds), *(f"--reject-{each}" for each in rejects)]
+    named += [f"--reject-{each}" for each in rejects]
     command = [sys.executable, "-m", "gavel_py", "slurm", "install", "--partition", partition, *named]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
@@ -80,7 +79,8 @@ def as_user(cluster: LoopbackCluster, user: str) -> list[str]:
     account, state = pwd.getpwnam(user), cluster.folder / "driver"
     state.mkdir(exist_ok=True)
     for path in (state, *state.iterdir()):
-        os.chown(path, account.pw_uid, account.pw_gid)
+        with suppress(FileNotFoundError):  # a temporary file that the driver has removed since
+            os.chown(path, account.pw_uid, account.pw_gid)
     return _prefix(account.pw_uid, account.pw_gid)
 
 

@@ -13,19 +13,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-import gavel_py as gp
-from tests.slurm.loopback.allocations import Ended, ended
+from tests.slurm.loopback.allocations import Ended, ended, lifetimes
 from tests.slurm.loopback.cluster import LoopbackCluster
-from tests.slurm.loopback.driving import Driver, as_user, driving, gavel, surroundings
+from tests.slurm.loopback.driving import Driver, as_user, driving, gavel, log_of
+from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.meddling import Meddler
 from tests.slurm.loopback.scenes import gang
+from tests.slurm.loopback.seen import LEASE, names_in
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
-__all__ = ["DEAD_SECONDS", "Play", "Toll", "hooks"]
+__all__ = ["Play", "Toll"]
 
-DEAD_SECONDS = 30.0
-"""After so many seconds of silence, the plugin takes the driver for dead; it is alive every 20 s."""
+LEASE_SECONDS = 20.0
+
+SETTLING_SECONDS = 8.0
+"""A job that a lease has set free may start before the next driver binds it."""
 
 GPUS_PER_NODE = 4
 
@@ -35,13 +38,15 @@ class Toll:
     """Jobs that suffered, by Slurm's own records.
 
     lost: did not complete; twice: ran twice at once, which their own records are asked as well; oversubscribed: pairs of time and
-    node with more GPUs in use than there are; held: were on hold half a minute after the driver should have been given up.
+    node with more GPUs in use than there are; bound: still waited for the last driver half a minute after its lease; early: started
+    where no driver had sent them although there was a lease.
     """
 
     lost: list[int]
     twice: list[int]
     oversubscribed: list[tuple[float, str]]
-    held: list[int]
+    bound: list[int]
+    early: list[Ended]
 
 
 class Play:
@@ -52,6 +57,7 @@ class Play:
         self.draws = random.Random(seed)  # noqa: S311
         self.jobs: dict[int, int] = {}  # {job: GPUs}
         self._meddler = Meddler(cluster)
+        self._played: list[tuple[int, str]] = []  # (when, fault), for what a failed play shows
         self._drivers = ExitStack()
 
     @property
@@ -66,21 +72,21 @@ class Play:
             for fault in faults:
                 self.submit(3)
                 time.sleep(self.draws.uniform(0.0, 3.0))
+                self._played.append((round(time.time()), fault))
                 getattr(self, fault)()
             self.goes_on()
             self.submit(10)
-            until(self.held, "jobs to wait on hold")
+            until(self.cluster.bound, "jobs to wait for the driver")
             self.driver.end(signal.SIGKILL)
-        hooks(self.cluster, self.user)
         died = time.monotonic()
-        while (held := self.held()) and time.monotonic() < died + DEAD_SECONDS + 30:
+        while (bound := sorted(self.cluster.bound())) and time.monotonic() < died + LEASE_SECONDS + 30:
             time.sleep(0.2)
         until(self.all_over, "all jobs to end, without a driver", within=120)
-        return self.count(held)
+        return self.count(bound)
 
     def begin(self) -> None:
         """Start a driver, as its unit does."""
-        words = ("--round", "2", "--on-failure", "release")
+        words = ("--round", "2", "--on-failure", "release", "--lease", f"{LEASE_SECONDS:g}")
         self.driver: Driver = self._drivers.enter_context(driving(self.cluster, *words, tools=self._meddler.folder, user=self.user))
 
     def goes_on(self) -> None:
@@ -89,7 +95,6 @@ class Play:
 
         def has_applied() -> bool:
             if self.driver.process.poll() is not None:
-                hooks(self.cluster, self.user)
                 self.begin()
             return self.driver.applied() > before
 
@@ -101,20 +106,17 @@ class Play:
             gpus = self.draws.choice((1, 2, 4))
             self.jobs[gang(self.cluster, "--nodes=1", f"--gres=gpu:{gpus}", steps=self.draws.uniform(2.0, 12.0))] = gpus
 
-    def held(self) -> list[int]:
-        """Return the jobs on hold."""
-        return [job for job, each in self.cluster.jobs().items() if each.held]
-
     def all_over(self) -> bool:
         """Return whether all jobs have ended; Slurm forgets them after a while."""
         seen = self.cluster.jobs()
         return all(job not in seen or seen[job].is_over for job in self.jobs)
 
     def kill(self) -> None:
-        """At random, the unit starts the driver again at once, or after it has released the jobs on hold."""
+        """At random, the unit starts the driver again at once, or only after the lease has ended, perhaps in the middle of that."""
         self.driver.end(signal.SIGKILL)
-        if self.draws.random() < 0.5:
-            hooks(self.cluster, self.user)
+        if self.draws.random() < 0.3:
+            until(lambda: not self.cluster.bound(), "the lease to end")
+            time.sleep(self.draws.uniform(0.0, 3.0))
         self.begin()
 
     def restart_controller(self) -> None:
@@ -175,14 +177,17 @@ class Play:
         assert refused.returncode == 2
 
     def set_clock_back(self) -> None:
-        """By an hour, for the driver and the next one, and then to the right time."""
+        """By an hour, for the driver, which goes on, and the next one, which does not begin until the time is right."""
         self._meddler.set_clock_back(3600)
         self.goes_on()
         self.kill()
-        self.goes_on()
+        assert self.driver.wait(within=60) == 2
+        assert "behind that of slurmctld" in " ".join(self.driver.output().split())
         self._meddler.set_clock_back(0)
+        self.begin()
+        self.goes_on()
 
-    def count(self, held: list[int]) -> Toll:
+    def count(self, bound: list[int]) -> Toll:
         """Return the toll."""
         records = [run for run in ended(self.cluster) if run.job in self.jobs]
         completed = {run.job for run in records if run.state == "COMPLETED"}
@@ -190,7 +195,13 @@ class Play:
         for job in self.jobs:
             mine = stays(self.cluster, job)
             twice += [job for one, other in pairwise(mine) if one.end is not None and one.end > other.begin]
-        return Toll(sorted(self.jobs.keys() - completed), twice, self._oversubscribed(records), held)
+        toll = Toll(sorted(self.jobs.keys() - completed), twice, self._oversubscribed(records), bound, self._early(records))
+        for job in {*toll.lost, *toll.twice}:  # what a failed play has to show
+            sys.stdout.write(f"job {job}: {[run for run in records if run.job == job]}; {stays(self.cluster, job)}\n")
+        if toll.early:
+            sys.stdout.write(f"early: {toll.early}; leases: {lifetimes(self.cluster, LEASE)}\n")
+            sys.stdout.write(f"faults: {self._played}; left to Slurm: {self._left()}\n")
+        return toll
 
     def _oversubscribed(self, records: Sequence[Ended]) -> list[tuple[float, str]]:
         """Slurm counts whole seconds: who leaves and who comes may share one."""
@@ -202,11 +213,24 @@ class Play:
                     found.append((at, node))
         return found
 
+    def _left(self) -> list[tuple[float, list[str]]]:
+        """Return (time, jobs) where drivers have left jobs to Slurm."""
+        rounds = [(line["seconds"], [*line["give_back"]]) for line in events(log_of(self.cluster), "round") if line["give_back"]]
+        return rounds + [(line["seconds"], [*line["jobs"]]) for line in events(log_of(self.cluster), "let_go")]
 
-def hooks(cluster: LoopbackCluster, user: str | None = None) -> None:
-    """Run what systemd runs after a unit has been killed."""
-    unit = gp.slurm_service("gavel", user="root", command=f"{sys.executable} -m gavel_py", state=str(cluster.folder / "driver"))
-    (line,) = re.findall(r"^ExecStopPost=/bin/sh -c '(.*)'$", unit, re.MULTILINE)
-    environment = surroundings(cluster) | {"SERVICE_RESULT": "signal"}
-    prefix = [] if user is None else as_user(cluster, user)
-    subprocess.run([*prefix, "/bin/sh", "-c", line], env=environment, timeout=60, check=True, capture_output=True)
+    def _early(self, records: Sequence[Ended]) -> list[Ended]:
+        """Return the runs where no driver has sent the job, that began while there had been a lease for a while.
+
+        A job that the driver has left to Slurm, as while no node responds after a restart of the controller, is no such job.
+        """
+        left = self._left()
+        told = re.findall(r"^update JobId=(\d+) .*ReqNodeList=(\S+)", self._meddler.told(), re.MULTILINE)
+        sent = {(int(job), frozenset(names_in(nodes))) for job, nodes in told}
+        leases = lifetimes(self.cluster, LEASE)
+        return [
+            run
+            for run in records
+            if (run.job, frozenset(run.nodes)) not in sent
+            and not any(str(run.job) in jobs and run.begin - LEASE_SECONDS < at <= run.begin + 2 for at, jobs in left)
+            and any(begin + SETTLING_SECONDS < run.begin < end - 1 for begin, end in leases)
+        ]

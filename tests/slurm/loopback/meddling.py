@@ -6,18 +6,19 @@ import shlex
 from pathlib import Path
 
 from tests.slurm.loopback.cluster import LoopbackCluster
-from tests.slurm.loopback.presence import tool
 from tests.slurm.loopback.waiting import until
 
 __all__ = ["Meddler"]
 
-COMMANDS = ("scontrol", "sinfo", "squeue")
+COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue")
 
-# Readings, changes and signs of life are counted separately; a hook is a program named by its moment, as in before-change-2.
+# Readings, changes of jobs, and changes of the lease are counted separately; a hook is a program named by its moment, as in
+# before-change-2. A limit of the driver's files is not one of Slurm's commands. What scontrol is told is kept in a file.
 SHIM = """#!/bin/sh
+ulimit -S -f unlimited
 here={here}
 case "$(basename "$0") $1" in
-    "scontrol update") kind=sign ;;
+    "scontrol update" | sbatch* | "scancel "[0-9]*) kind=lease ;;
     squeue* | sinfo* | "scontrol show" | "scontrol ping") kind=reading ;;
     *) kind=change ;;
 esac
@@ -27,7 +28,9 @@ hook() {{ if [ -x "$here/$1-$moment" ]; then "$here/$1-$moment" $PPID || exit 1;
 hook before
 if [ -e "$here/cut-$moment" ]; then
     cat > "$here/input"
-    head -n $((($(wc -l < "$here/input") + 1) / 2)) "$here/input" | {real} "$@"
+    head -n $((($(wc -l < "$here/input") + 1) / 2)) "$here/input" | tee -a "$here/told" | {real} "$@"
+elif [ $kind = change ]; then
+    tee -a "$here/told" | {real} "$@"
 else
     {real} "$@"
 fi
@@ -48,7 +51,7 @@ time.time = lambda: machine() - (float(back.read_text()) if back.exists() else 0
 class Meddler:
     """A folder of programs in place of Slurm's commands, for the argument `tools` of a driver.
 
-    Moments are named before-change-1 (before the first command that changes something), after-reading-2, and so on.
+    Moments are named before-change-1 (before the first command that changes jobs), after-reading-2, before-lease-1, and so on.
     """
 
     def __init__(self, cluster: LoopbackCluster, name: str = "tools") -> None:
@@ -57,7 +60,14 @@ class Meddler:
         self.folder.chmod(0o777)  # the programs write there under the account of the caller
         (self.folder / "sitecustomize.py").write_text(CLOCK)
         for command in COMMANDS:
-            _write(self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(tool(command))))
+            _write(
+                self.folder / command, SHIM.format(here=shlex.quote(str(self.folder)), real=shlex.quote(cluster.program(command)))
+            )
+
+    def told(self) -> str:
+        """Return what drivers have told scontrol."""
+        path = self.folder / "told"
+        return path.read_text() if path.exists() else ""
 
     def set_clock_back(self, seconds: float) -> None:
         """Set the clock of the driver and of those after it back from the time of the machine."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.slurm.loopback.cluster import LoopbackCluster
-from tests.slurm.loopback.submitting import SPEEDS, Work, steps_done, submit
+from tests.slurm.loopback.submitting import SPEEDS, Work, stays, steps_done, submit
+from tests.slurm.loopback.waiting import until
 
 __all__ = ["crowd", "faster_are_ahead", "finish", "gang", "profile_text", "sleeper"]
 
@@ -26,17 +28,26 @@ def gang(cluster: LoopbackCluster, *request: str, steps: float = FOR_EVER) -> in
     return submit(cluster, Work("gang", request, steps, options=(comment(steps),)))
 
 
-def sleeper(cluster: LoopbackCluster, user: int, gpus: int = 1) -> int:
+def sleeper(
+    cluster: LoopbackCluster,
+    user: int,
+    gpus: int = 1,
+    *,
+    partition: str = "gavel",
+    words: Sequence[str] = (),
+    command: str = "exec sleep 600",
+) -> int:
     """Submit a job of another user on one node; it does no steps, since that user may be unable to run the interpreter."""
     words = [
         "--parsable",
-        "--partition=gavel",
+        f"--partition={partition}",
         "--nodes=1",
         f"--gres=gpu:{gpus}",
         "--output=/dev/null",
         "--chdir=/",
         comment(FOR_EVER),
-        "--wrap=exec sleep 600",
+        *words,
+        f"--wrap={command}",
     ]
     return int(cluster.tell("sbatch", *words, user=user))
 
@@ -62,5 +73,12 @@ def faster_are_ahead(cluster: LoopbackCluster) -> bool:
 
 
 def finish(cluster: LoopbackCluster, *jobs: int) -> None:
-    """Let running jobs complete their work."""
+    """Let running jobs complete their work, once their processes are ready for the signal."""
+    until(
+        lambda: (
+            cluster.running() >= set(jobs)
+            and all(runs and (runs[-1].done or runs[-1].end is None) for runs in (stays(cluster, job) for job in jobs))
+        ),
+        "the jobs to have started",
+    )
     cluster.tell("scancel", "--signal=USR1", "--batch", *map(str, jobs))

@@ -6,12 +6,15 @@ import re
 import time
 from dataclasses import dataclass
 
-__all__ = ["JobSeen", "jobs_of", "names_in"]
+__all__ = ["JobSeen", "jobs_of", "leases_of", "names_in"]
+
+LEASE = "gavel-driver"
+"""The name of the job of a driver on which those wait that are bound to it."""
 
 
 @dataclass(frozen=True)
 class JobSeen:
-    """A job. placement: {node: GPUs} while it runs, else empty; held: whether it waits on hold.
+    """A job. placement: {node: GPUs} while it runs, else empty; bound: whether it waits for a driver; held: whether it is on hold.
 
     submitted, started: by the clock of the controller, in seconds since 1970; started: None unless it runs.
     """
@@ -22,6 +25,7 @@ class JobSeen:
     state: str
     reason: str
     placement: dict[str, int]
+    bound: bool
     held: bool
     restarts: int
     comment: str
@@ -41,12 +45,23 @@ class JobSeen:
 
 
 def jobs_of(text: str) -> dict[int, JobSeen]:
-    """Parse the output of `scontrol --details --oneliner show jobs`."""
-    jobs = (_job(line) for line in text.splitlines() if line.startswith("JobId="))
-    return {job.id: job for job in jobs if job.name != "gavel-driver"}  # the driver's sign of life
+    """Parse the output of `scontrol --details --oneliner show jobs`, without leases of drivers."""
+    jobs = _all_jobs(text)
+    return {job: each for job, each in jobs.items() if each.name != LEASE}
 
 
-def _job(line: str) -> JobSeen:
+def leases_of(text: str) -> dict[int, JobSeen]:
+    """Parse the leases of drivers in the same output, including those that have ended."""
+    return {job: each for job, each in _all_jobs(text).items() if each.name == LEASE}
+
+
+def _all_jobs(text: str) -> dict[int, JobSeen]:
+    lines = [line for line in text.splitlines() if line.startswith("JobId=")]
+    leases = {_field(line, "JobId") for line in lines if _field(line, "JobName") == LEASE}
+    return {job.id: job for job in (_job(line, leases) for line in lines)}
+
+
+def _job(line: str, leases: set[str]) -> JobSeen:
     state = _field(line, "JobState")
     return JobSeen(
         id=int(_field(line, "JobId")),
@@ -55,6 +70,7 @@ def _job(line: str) -> JobSeen:
         state=state,
         reason=_field(line, "Reason"),
         placement=_placement(line) if state == "RUNNING" else {},
+        bound=not leases.isdisjoint(re.findall(r"afterany:(\d+)\(unfulfilled\)", _field(line, "Dependency"))),
         held=state == "PENDING" and _field(line, "Priority") == "0",
         restarts=int(_field(line, "Restarts")),
         comment=_field(line, "Comment"),

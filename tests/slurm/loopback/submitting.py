@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from tests.slurm.loopback import worker
 from tests.slurm.loopback.cluster import LoopbackCluster
-from tests.slurm.loopback.presence import tool
 from tests.slurm.loopback.seen import jobs_of
 
 __all__ = ["SPEEDS", "Stay", "Work", "stays", "steps_done", "submit"]
@@ -54,7 +53,7 @@ def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> in
         shutil.copy(str(worker.__file__), script)
     speeds = [f"{name}={speed}" for name, speed in work.speeds.items()]
     command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps)])
-    shown = f"$(timeout 20 {tool('scontrol')} --details --oneliner show job $SLURM_JOB_ID)"
+    shown = f"$(timeout 20 {cluster.program('scontrol')} --details --oneliner show job $SLURM_JOB_ID)"
     asked = ["--parsable", "--partition", partition, "--job-name", work.name, "--output=/dev/null", "--chdir=/", "--requeue"]
     return int(
         cluster.tell("sbatch", *asked, *work.request, *work.options, f'--wrap=exec {command} "{shown}" {shlex.join(speeds)}')

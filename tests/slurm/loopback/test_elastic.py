@@ -114,6 +114,8 @@ def test_a_job_grows_and_shrinks_and_gets_its_range_back(submit_plugin: str) -> 
         cluster.tell("scontrol", "requeuehold", str(job))
         until(lambda: cluster.jobs()[job].held, "the job to wait")
         assert gavel(cluster, "release", timeout_only=True).returncode == 0
+        assert cluster.jobs()[job].held, "by an administrator"
+        cluster.tell("scontrol", "release", str(job))
         until(lambda: held(cluster).get(job), "Slurm to start the job by itself")
         assert shown(cluster, job, "ReqNodeList") == "(null)"
         assert (shown(cluster, job, "NumNodes"), shown(cluster, job, "NumTasks")) == ("1", "2")

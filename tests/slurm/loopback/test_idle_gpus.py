@@ -41,3 +41,16 @@ def test_jobs_start_where_there_is_room_and_newcomers_within_seconds(settings: S
             assert driver.end() == 0, driver.output()
         assert {each.restarts for each in cluster.jobs().values()} == {0}
         assert len([decision for decision in decisions(log_of(cluster)) if not decision.within]) == 1
+
+
+@pytest.mark.every_release
+def test_equal_nodes_with_different_jobs_are_told_apart(settings: Settings) -> None:
+    """One node has 4 CPUs left, the other 11: from 23.02 on, sinfo adds such nodes up unless it is asked for each."""
+    with booted(replace(settings, nodes=(Nodes("v100", 2),))) as cluster, driving(cluster, "--round", "60") as driver:
+        first = [gang(cluster, "--nodes=1", "--gpus=1", f"--cpus-per-task={cpus}") for cpus in (12, 5)]
+        driver.until(lambda: cluster.running() >= set(first), "both jobs to run")
+        third = gang(cluster, "--nodes=1", "--gpus=1", "--cpus-per-task=11")
+        driver.until(lambda: third in cluster.running(), "the third to run beside the second")
+        assert cluster.jobs()[third].waited < 10
+        assert {each.restarts for each in cluster.jobs().values()} == {0}
+        assert driver.end() == 0, driver.output()

@@ -11,12 +11,12 @@ from itertools import count, pairwise
 import pytest
 
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
-from tests.slurm.loopback.configuration import Settings
+from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import driving, gavel, log_of, round_once
 from tests.slurm.loopback.logbook import decisions, events
 from tests.slurm.loopback.meddling import Meddler
 from tests.slurm.loopback.presence import needs_slurm
-from tests.slurm.loopback.scenes import crowd, faster_are_ahead, finish
+from tests.slurm.loopback.scenes import crowd, faster_are_ahead, finish, gang
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
@@ -56,7 +56,7 @@ def test_at_any_time(cluster: LoopbackCluster) -> None:
 
 
 def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
-    """Jobs that the killed driver has put on hold are annotated in Slurm."""
+    """Jobs that wait for the killed driver are annotated in Slurm."""
     with booted(replace(settings, submit_plugin="")) as cluster:
         jobs = crowd(cluster, 27)
         until(lambda: len([job for job, each in cluster.jobs().items() if each.placement]) == 27, "Slurm to start the jobs")
@@ -67,6 +67,22 @@ def test_without_the_plugin_and_with_its_state_lost(settings: Settings) -> None:
         (log_of(cluster).parent / "state.json").unlink()
         until(lambda: not any(each.placement for each in cluster.jobs().values()), "the jobs to stop")
         goes_on(cluster, jobs)
+
+
+@pytest.mark.parametrize("moment", ["before-lease-1", "after-lease-1", "before-lease-2", "after-lease-2"])
+def test_while_it_takes_its_lease(settings: Settings, moment: str) -> None:
+    """The next driver takes over what there is of it, and one lease is left."""
+    with booted(replace(settings, nodes=(Nodes("v100", 1),), leased=False)) as cluster:
+        meddler = Meddler(cluster)
+        meddler.kill(moment)
+        assert gavel(cluster, "run", "--round", "3", "--once", tools=meddler.folder).returncode == -signal.SIGKILL
+        round_once(cluster)
+        jobs = {gang(cluster, "--gpus=4") for _ in range(2)}
+        round_once(cluster)
+        seen = cluster.jobs()
+        assert len([job for job in jobs if seen[job].placement]) == 1
+        assert len([job for job in jobs if seen[job].bound]) == 1
+        assert [each.state for each in cluster.leases().values()] == ["PENDING"]
 
 
 def killing(cluster: LoopbackCluster, way: str, number: int) -> Meddler:

@@ -131,12 +131,14 @@ def installs(reader: Reader) -> None:
 def works(reader: Reader) -> list[int]:
     """Submit jobs, of which the first runs within the round; users see why others wait; return all."""
     cluster = reader.cluster
-    until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), "a sign of life")
+    until(cluster.leases, "a lease")
     jobs = reader.submits(6)
     until(lambda: len(cluster.running()) == 4, "a job on each two GPUs", within=400)
     assert min(each.waited for each in cluster.jobs().values() if each.placement) < 360, "not only with the next round"
-    waiting = next(job for job in jobs if cluster.jobs()[job].held)
-    assert cluster.run("scontrol", "release", str(waiting), user=SOMEBODY).returncode == 1
+    waiting = next(job for job in jobs if cluster.jobs()[job].bound)
+    cluster.run("scontrol", "release", str(waiting), user=SOMEBODY)
+    cluster.run("scontrol", "update", f"JobId={waiting}", "Dependency=", user=SOMEBODY)
+    assert cluster.jobs()[waiting].bound, "users cannot start them"
     until(lambda: f"Job {waiting} of nobody" in asked(reader, "gavel slurm why 37", waiting), "the queue to have all jobs")
     assert "Reason: " in asked(reader, "gavel slurm why 37", waiting)
     shown = reader.does("gavel slurm queue", user=STRANGER)
@@ -151,15 +153,15 @@ def asked(reader: Reader, command: str, job: int) -> str:
 
 
 def leaves_no_trace(cluster: LoopbackCluster, jobs: Sequence[int]) -> None:
-    """Jobs on hold are Slurm's again, and so is what comes."""
+    """Waiting jobs are Slurm's again, and so is what comes."""
     assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
     late = Reader(cluster).submits(1)
     seen = cluster.jobs()
     assert {*jobs, *late} <= set(seen)
     waiting = [job for job, each in seen.items() if each.state == "PENDING"]
     assert len(waiting) == 3
-    assert not any(seen[job].held for job in waiting)
-    assert cluster.tell("squeue", "--noheader", "--states=PENDING", "--format=%n|%Y") == "|(null)\n" * 3, "no nodes are requested"
+    words = ["squeue", "--noheader", "--states=PENDING", "--format=%n|%Y|%E"]
+    until(lambda: cluster.tell(*words) == "|(null)|(null)\n" * 3, "them to be as submitted")
     assert len({each.comment for each in seen.values()}) == 1
     cluster.tell("scancel", *map(str, cluster.running()))
     until(lambda: cluster.running() == set(waiting), "Slurm to start them")

@@ -17,6 +17,7 @@ from tests.slurm.loopback.scenes import comment, finish
 from tests.slurm.loopback.seen import JobSeen, names_in
 from tests.slurm.loopback.submitting import Work, submit
 from tests.slurm.loopback.test_reservations import reserve
+from tests.slurm.loopback.waiting import until
 
 pytestmark = [needs_slurm, pytest.mark.deep]
 
@@ -89,7 +90,7 @@ def test_jobs_of_overlapping_partitions_share_nodes_and_stay_within_theirs(site:
     for left in ({"long", "gpu,long"}, set[str]()):
         released = gavel(site, "release", "--partition", "own,gpu" if left else "long", timeout_only=True)
         assert released.returncode == 0, released.stderr
-        assert {asked[job] for job, each in site.jobs().items() if each.held} <= left
+        until(lambda at=left: {asked[job] for job, each in site.jobs().items() if each.bound} <= at, "Slurm to notice it")
 
 
 def test_partitions_are_played(site: LoopbackCluster) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import gavel_py as gp
+from gavel_py.integrations.slurm.client.commands import JOBS
+from gavel_py.integrations.slurm.client.queue import NODES, SHOWN
 from tests.slurm.loopback.cluster import LoopbackCluster, booted
 from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import ROOT, driving, log_of
@@ -47,7 +49,8 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
         priorities = {int(number): priority for number, priority, _ in (line.split(" ", 2) for line in lines)}
         for number, job in jobs.items():
             if number in priorities:
-                seen[number].add((job.comment, job.admin_comment, job.held, job.restarts, job.partition, priorities[number]))
+                waits = job.bound or job.held
+                seen[number].add((job.comment, job.admin_comment, waits, job.restarts, job.partition, priorities[number]))
         return all(job.is_over for job in jobs.values())
 
     with booted(Settings((Nodes("k80", 2), Nodes("v100", 2, weight=2)))) as cluster:
@@ -70,11 +73,14 @@ def test_forty_jobs_under_backfill_are_compared_and_not_touched() -> None:
             )
             assert shadow.end(signal.SIGTERM) == 0, shadow.output()
         assert seen.keys() == jobs
-        assert all(len(each) == 1 for each in seen.values()), "comment, AdminComment, hold and priority are as submitted"
+        assert all(len(each) == 1 for each in seen.values()), "comments, what they wait for and priority are as submitted"
         assert {each[1:-1] for values in seen.values() for each in values} == {("", False, 0, "plain")}
-        signs = "squeue --all --name=gavel-driver --json"
+        leases = "squeue --all --name=gavel-driver --json"
         shown = {f"scontrol show {what}" for what in ("partition --oneliner", "reservation --oneliner", "config")}
-        assert set((tools / "called").read_text().splitlines()) == {"sinfo --all --json", "squeue --all --json", signs, *shown}
+        called = {*(tools / "called").read_text().splitlines()}
+        text = {line for line in called if line.startswith(" ".join(SHOWN))}
+        assert called - text == {" ".join(NODES), " ".join(JOBS), leases, *shown}
+        assert {line.removeprefix(" ".join(SHOWN)).partition("=")[0] for line in text} <= {" --partition", " --nodelist"}
         found = gp.slurm_comparison(log)
         assert found is not None
         assert (found.both, found.only_slurm, found.only_shadow) == (40, 0, 0)

@@ -111,15 +111,15 @@ def unit_of(cluster: LoopbackCluster) -> str:
 
 def test_the_unit_starts_reloads_restarts_and_stops_the_driver(settings: Settings) -> None:
     nodes = (Nodes("v100", 1), Nodes("k80", 1))
-    small = replace(settings, nodes=nodes, submit_plugin=plugin(dead_seconds=60.0), slurm_user="root")
+    small = replace(settings, nodes=nodes, submit_plugin=plugin(), slurm_user="root", leased=False)
     with booted(small) as cluster, managing(cluster) as manager:
         (cluster.folder / "driver").mkdir()
         manager.tell("start", UNIT)  # returns when the driver is ready
         assert manager.is_active
-        until(lambda: "alive=" in cluster.tell("squeue", "--noheader", "--name=gavel-driver", "--format=%k"), "a sign of life")
+        until(cluster.leases, "a lease")
         jobs = [gang(cluster, "--gpus=4") for _ in range(3)]
         until(lambda: len(cluster.running()) == 2, "two jobs to run")
-        assert sum(cluster.jobs()[job].held for job in jobs) == 1
+        assert cluster.bound() == set(jobs) - cluster.running()
 
         log, pid = cluster.folder / "driver" / "log.jsonl", manager.pid
         log.rename(log.with_name("log.jsonl.1"))
@@ -128,12 +128,15 @@ def test_the_unit_starts_reloads_restarts_and_stops_the_driver(settings: Setting
         assert manager.pid == pid
 
         assert manager.run("kill", f"-{signal.SIGKILL.value}", pid).returncode == 0
-        until(lambda: not any(cluster.jobs()[job].held for job in jobs), "the hook to release the jobs")
-        assert cluster.tell("squeue", "--noheader", "--name=gavel-driver") == ""
+        assert cluster.bound(), "they wait for the next driver"
         until(lambda: manager.is_active and manager.pid not in {"0", pid}, "a restart")
-        until(lambda: any(cluster.jobs()[job].held for job in jobs), "the driver to hold a job again")
+        until(cluster.running, "a job to run")
+        cluster.tell("scancel", str(next(iter(cluster.running()))))
+        until(lambda: not cluster.bound() and len(cluster.running()) == 2, "the driver to start the job")
+        assert len(cluster.leases()) == 1, "of the driver before"
 
         manager.tell("stop", UNIT)
         assert manager.run("systemctl", "--user", "is-failed", UNIT).stdout.strip() == "inactive"
         assert manager.tell("show", "--property=Result", "--value", UNIT) == "success"
-        assert any(cluster.jobs()[job].held for job in jobs), "a stop releases nothing"
+        last = gang(cluster, "--gpus=4")
+        assert cluster.bound() == {last}, "a stop releases nothing before the lease ends"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pwd
 import signal
-import time
 
 import pytest
 
@@ -35,14 +34,14 @@ def test_the_second_driver_is_refused_with_a_reason(cluster: LoopbackCluster) ->
 
 
 @needs_root
-def test_a_user_cannot_forge_the_sign_of_life_of_a_driver(cluster: LoopbackCluster) -> None:
+def test_a_user_cannot_forge_the_lease_of_a_driver(cluster: LoopbackCluster) -> None:
     """A comment may have several lines, the second of which looks like a job of root."""
-    forged = f"gavel:driver=evil:1:abcdef alive={time.time():.0f} of=gavel"
-    words = ["--hold", "--partition=gavel", "--job-name=gavel-driver", "--chdir=/", "--output=/dev/null", "--wrap=true"]
+    forged = "gavel:driver=evil:1:abcdef lease=600 of=gavel"
+    words = ["--hold", "--partition=plain", "--job-name=gavel-driver", "--chdir=/", "--output=/dev/null", "--wrap=true"]
     user = pwd.getpwnam("nobody").pw_uid
     job = int(cluster.tell("sbatch", "--parsable", *words, f"--comment={forged}\n9|gavel|{forged}\n9|0|gavel|{forged}", user=user))
     done = gavel(cluster, "run", "--round", "5", "--once")
     assert done.returncode == 0, done.stderr
-    assert f"job {job} of nobody looks like a driver's sign of life" in " ".join(done.stderr.split())
+    assert f"job {job} of nobody looks like a driver's lease" in " ".join(done.stderr.split())
     assert cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%u").split().count("nobody") == 1, "it is left alone"
-    assert len(cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%i").split()) == 2, "the driver has a sign of its own"
+    assert len(cluster.tell("squeue", "-h", "--name=gavel-driver", "-o", "%i").split()) == 2, "the driver has a lease of its own"

@@ -52,6 +52,7 @@ def record(cluster: LoopbackCluster, job: int) -> list[tuple[str, float]]:
     return [(what, float(when)) for when, what in lines]
 
 
+@pytest.mark.every_release
 def test_jobs_have_their_time_and_a_killed_driver_loses_nothing(cluster: LoopbackCluster) -> None:
     jobs = {submitted(cluster, "true"): "waits", submitted(cluster, "exit 3"): "fails"}
     jobs |= {submitted(cluster, "scontrol requeue $SLURM_JOB_ID; sleep 9"): "requeues"}

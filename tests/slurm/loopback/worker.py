@@ -51,7 +51,7 @@ def work(progress: Path, total: float, speed: float) -> None:
     while steps < total:
         time.sleep(min(TICK_SECONDS, (total - steps) / speed))
         steps = min(total, first + (time.time() - begun) * speed)
-        beside = progress.with_suffix(".new")
+        beside = progress.with_suffix(f".{os.getpid()}")  # of its own: another process of the job may not have ended yet
         beside.write_text(str(steps))
         beside.replace(progress)
 

@@ -1,6 +1,6 @@
 """Execution of Slurm's commands, always with a time limit and never in a shell; no other module starts processes.
 
-`read_cluster` reads nodes and jobs. `may_annotate` checks the rights of the driver's account before anything is changed. Tests
+`may_annotate` checks the rights of the driver's account before anything is changed. Tests
 replace `SlurmCommands` and `WallClock`.
 """
 
@@ -14,14 +14,14 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gavel_py.errors import SlurmError
+from gavel_py.errors import SlurmError, refuse
 from gavel_py.integrations.slurm.client.notation import printable
-from gavel_py.integrations.slurm.client.parsing import jobs_from, nodes_from, partitions_from, tiers_from
-from gavel_py.integrations.slurm.client.records import BEACON, SlurmJob, Snapshot
+from gavel_py.integrations.slurm.client.parsing import jobs_from, partitions_from, tiers_from
+from gavel_py.integrations.slurm.client.records import LEASE, SlurmJob, Snapshot
 from gavel_py.integrations.slurm.monitoring.event_log import warn
 
 
@@ -59,6 +59,14 @@ ENVIRONMENT = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "sta
 """Untranslated messages, and lists of array tasks in full length."""
 
 
+UNCONFIGURED = re.compile(r"Could not establish a configuration source|Unable to process configuration file")
+"""Slurm's messages if there is no slurm.conf."""
+
+
+class NoSlurmError(SlurmError):
+    """There is no Slurm on this machine, so that trying again is no use."""
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """Exit code and output of a command."""
@@ -86,11 +94,12 @@ class SlurmCommands:
             text: Standard input of the command.
 
         Raises:
-            SlurmError: The command is not installed, cannot be run, or exceeds the time limit.
+            NoSlurmError: The command is not installed, or finds no configuration of Slurm.
+            SlurmError: It cannot be run, or exceeds the time limit.
         """
         program = shutil.which(arguments[0])
         if program is None:
-            raise SlurmError(f"{arguments[0]} was not found: Slurm's commands must be installed and on the PATH of this program")
+            raise NoSlurmError(f"no Slurm here: {arguments[0]} was not found; Slurm's commands must be installed and on the PATH")
         try:
             done = subprocess.run(  # noqa: S603
                 [program, *arguments[1:]],
@@ -107,6 +116,8 @@ class SlurmCommands:
             raise SlurmError(f"{arguments[0]} has not answered within {self.timeout_seconds:g} s; is slurmctld up?") from None
         except OSError as error:
             raise SlurmError(f"{arguments[0]} cannot be run: {error.strerror or error}") from None
+        if done.returncode and UNCONFIGURED.search(done.stderr):
+            raise NoSlurmError(f"no Slurm here: {arguments[0]} found no slurm.conf; give its path in SLURM_CONF")
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
@@ -131,14 +142,8 @@ def json_from(commands: SlurmCommands, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def read_cluster(commands: SlurmCommands, now_seconds: float) -> Snapshot:
-    """Return the current nodes and jobs. Raises `SlurmError` if Slurm does not answer."""
-    # Jobs first: GPUs that a job frees in between then count as free, rather than as used by an unknown job.
-    jobs, unreadable = _queue(commands)
-    nodes = nodes_from(json_from(commands, "sinfo", "--all", "--json"))
-    if not nodes:
-        raise SlurmError("sinfo --all --json lists no nodes; Slurm 21.08 or later and a configured cluster are required")
-    return Snapshot(now_seconds, nodes, jobs, unreadable)
+JOBS = ("squeue", "--all", "--states=all", "--json")
+"""All jobs: from Slurm 24.05 on, those that have ended are only listed if all states are requested."""
 
 
 def with_partitions(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
@@ -148,14 +153,14 @@ def with_partitions(snapshot: Snapshot, commands: SlurmCommands) -> Snapshot:
 
 
 def read_jobs(commands: SlurmCommands) -> dict[str, SlurmJob]:
-    """Return the current jobs."""
-    return _queue(commands)[0]
+    """Return the current jobs, without the leases of drivers."""
+    jobs, _ = jobs_from(json_from(commands, *JOBS))
+    return without_leases(jobs)
 
 
-def _queue(commands: SlurmCommands) -> tuple[dict[str, SlurmJob], tuple[str, ...]]:
-    """Return the jobs without signs of life of drivers, and descriptions of unreadable entries."""
-    jobs, unreadable = jobs_from(json_from(commands, "squeue", "--all", "--json"))
-    return {job_id: job for job_id, job in jobs.items() if job.name != BEACON or job.num_gpus}, unreadable
+def without_leases(jobs: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
+    """Return the jobs without the leases of drivers."""
+    return {job_id: job for job_id, job in jobs.items() if job.name != LEASE or job.num_gpus}
 
 
 SLURM_USER = re.compile(r"^SlurmUser\s*=\s*(\S+?)\((\d+)\)", re.MULTILINE)
@@ -172,18 +177,38 @@ coordinator holds.
 KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+)", re.MULTILINE)
 
 
+RECORDED = ("22.05", "24.11", "26.05")
+"""Releases of Slurm whose JSON the tests read as it was printed; others may name and structure it differently."""
+
+RELEASE = re.compile(r"^SLURM_VERSION\s*=\s*(\d+\.\d+)", re.MULTILINE)
+
+
 def warn_of_configuration(commands: SlurmCommands, partitions: Collection[str], stop_seconds: float) -> None:
     """Warn of what in Slurm's configuration does not suit rounds. Raises `SlurmError` if Slurm does not answer."""
-    warn_of_slow_stops(commands, stop_seconds)
+    config = output(commands, "scontrol", "show", "config")
+    release, kill_wait = RELEASE.search(config), KILL_WAIT.search(config)
+    if release is not None and release[1] not in RECORDED:
+        tested = f"{', '.join(RECORDED[:-1])} and {RECORDED[-1]}"
+        warn(f"this is Slurm {release[1]}, but gavel-py was tested with {tested}; compare gavel slurm status with squeue and sinfo")
+    if kill_wait is not None and float(kill_wait[1]) >= stop_seconds:
+        limit = f"--stop-seconds is {stop_seconds:g}"
+        warn(f"jobs may take {float(kill_wait[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
     _warn_of_tiers(commands, partitions)
 
 
-def warn_of_slow_stops(commands: SlurmCommands, stop_seconds: float) -> None:
-    """Warn if Slurm gives jobs at least as much time to stop as the driver does. Raises `SlurmError` if Slurm does not answer."""
-    found = KILL_WAIT.search(output(commands, "scontrol", "show", "config"))
-    if found is not None and float(found[1]) >= stop_seconds:
-        limit = f"--stop-seconds is {stop_seconds:g}"
-        warn(f"jobs may take {float(found[1]):g} s to stop (KillWait), but {limit}; their GPUs would stay empty for a round")
+MAX_SKEW_SECONDS = 5.0
+
+SERVER_TIME = re.compile(r"^sdiag output at .*\((\d+)\)", re.MULTILINE)
+
+
+def check_clock(commands: SlurmCommands, clock: WallClock) -> None:
+    """Raise `InputError` if the clocks of this machine and of slurmctld differ: scontrol computes begin times by this one."""
+    before = clock.machine_seconds()
+    found = SERVER_TIME.search(commands.run(["sdiag"]).out)
+    ahead = 0.0 if found is None else before - float(found[1])
+    text = f"is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of slurmctld, and jobs would start at wrong times"
+    cure = f"synchronise the clocks, to {MAX_SKEW_SECONDS:g} s at least"
+    refuse("the clock of this machine", (abs(ahead) > MAX_SKEW_SECONDS, "", f"{text}; {cure}"))
 
 
 def _warn_of_tiers(commands: SlurmCommands, partitions: Collection[str]) -> None:
@@ -278,17 +303,22 @@ def _levels_in(text: str) -> dict[int, str]:
     return {int(number): level for _, number, level in ACCOUNT.findall(text)}
 
 
-def check_started(sent: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
+def check_started(starts: Collection[str], started: Collection[str], errors: Iterable[str], partition: str) -> None:
     """Raise `RightsError` if no job was started because Slurm does not let this account start jobs."""
     refused = {job_id: line for line in errors if REFUSED.search(line) for job_id in JOB.findall(line)}
-    if not sent or started or not refused.keys() >= set(sent):
+    if not starts or started or not refused.keys() >= set(starts):
         return
     name = _name_of(os.geteuid())
-    plugin = f"gavel slurm install --partition {partition} --user {name} ... --out job_submit.lua, then scontrol reconfigure"
     raise RightsError(
-        f"Slurm does not allow {name} to start jobs ({refused[next(iter(sent))]}); if the account is operator (docs/slurm.md), "
-        f"the job_submit plugin does not list it; write the plugin again: {plugin}"
+        f"Slurm does not allow {name} to start jobs ({refused[next(iter(starts))]}); if the account is operator (docs/slurm.md), "
+        f"the job_submit plugin does not list it; {plugin_again(partition)}"
     )
+
+
+def plugin_again(partition: str) -> str:
+    """Return what to do if the plugin does not list the account that runs this program."""
+    command = f"gavel slurm install --partition {partition} --user {_name_of(os.geteuid())} ... --out job_submit.lua"
+    return f"write the plugin again: {command}, then scontrol reconfigure"
 
 
 def _name_of(uid: int) -> str:

@@ -7,7 +7,7 @@ shows. Numbers may be wrapped in an object, states may be a string or a list, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, repeat
@@ -24,14 +24,22 @@ from gavel_py.integrations.slurm.client.notation import (
     printable,
     seconds_in,
 )
-from gavel_py.integrations.slurm.client.records import PartitionLimits, Phase, SlurmJob, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.records import (
+    LEASE,
+    REQUESTS_WHOLE_NODES,
+    NodeUsage,
+    PartitionLimits,
+    Phase,
+    SlurmJob,
+    SlurmNode,
+)
 
 MAX_TASKS = 10_000
 """Maximum number of waiting tasks of an array; Slurm's own limit (MaxArraySize) is 1,001 by default."""
 
 READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
 
-LISTS = frozenset({"required_nodes", "nodes", "array_task_string"})
+LISTS = frozenset({"required_nodes", "nodes", "array_task_string", "dependency"})
 """Fields that contain lists. An entry that is unreadable because of one of them still identifies a job."""
 
 SUCCEEDED = frozenset({"COMPLETED"})
@@ -40,7 +48,15 @@ UNSUCCESSFUL = frozenset({"FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_F
 ENDING = frozenset({"COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "STAGE_OUT"})
 ALLOCATED = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"})
 WHOLE_NODES, RESTRICTED_SHARING = frozenset({"EXCLUSIVE", "NONE", "TRUE"}), frozenset({"USER", "MCS", "TOPO"})
+SHARED_GRES = re.compile(r"(?:^|,)(shard|mps)\b")
 NO_VALUE_16 = 65_534
+ANY_END = "afterany:"
+STATE_OF_DEPENDENCY = re.compile(r"\((unfulfilled|failed|fulfilled)\)")
+DEPENDENCY = re.compile(r"[A-Za-z0-9_:+*,?]*")
+"""Dependencies that can be written back with scontrol."""
+
+SHARING_IS_UNKNOWN = (26, 5)
+"""Release from which Slurm does not say whether a job requests whole nodes (--exclusive)."""
 
 
 def entries_in(document: Mapping[str, Any], name: str) -> list[Any]:
@@ -73,10 +89,12 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
     """
     jobs: dict[str, SlurmJob] = {}
     unreadable: list[str] = []
-    for entry in entries_in(document, "jobs"):
+    tells_sharing, entries = release_of(document) < SHARING_IS_UNKNOWN, entries_in(document, "jobs")
+    leases = {str(entry.get("job_id")) for entry in entries if isinstance(entry, Mapping) and entry.get("name") == LEASE}
+    for entry in entries:
         try:
             for job_id in list(_ids(entry)):
-                jobs[job_id] = _job(job_id, entry)
+                jobs[job_id] = _job(job_id, entry, leases, tells_sharing)
         except READING_ERRORS as error:
             why = printable(str(error))
             number = entry.get("job_id") if isinstance(entry, Mapping) else entry
@@ -85,8 +103,18 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
                 # Without its lists the entry is readable, and the driver can leave the job to Slurm.
                 rest = {name: value for name, value in entry.items() if name not in LISTS}
                 obstacles = (f"it cannot be read: {why}",)
-                jobs |= {job_id: replace(_job(job_id, rest), obstacles=obstacles) for job_id in _ids(rest)}
+                jobs |= {job_id: replace(_job(job_id, rest, leases, tells_sharing), obstacles=obstacles) for job_id in _ids(rest)}
     return jobs, tuple(unreadable)
+
+
+def release_of(document: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the release of Slurm that printed a document, such as (24, 11), or (0, 0) if it does not say."""
+    meta = document.get("meta")
+    named = meta.get("slurm") if isinstance(meta, Mapping) else None
+    version = named.get("version") if isinstance(named, Mapping) else None
+    if not isinstance(version, Mapping):  # early releases name it in another way
+        return 0, 0
+    return _whole(version.get("major")), _whole(version.get("minor"))
 
 
 def _ids(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -115,13 +143,14 @@ def _tasks(text: str) -> Iterator[int]:
             yield task
 
 
-def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
+def _job(job_id: str, entry: Mapping[str, Any], leases: Container[str], tells_sharing: bool) -> SlurmJob:
     states = as_words(entry.get("job_state"))
     phase = phase_of(states)
     nodes = _nodes(entry, phase)
     per_node = gpus_in(as_text(entry.get("tres_per_node")))
     requested, is_by_node = _requested(entry, nodes, per_node)
     used = _used(entry) if phase in {Phase.RUNNING, Phase.STOPPING} else {}
+    dependency, bound_to = _dependency(as_text(entry.get("dependency")), leases)
     plain = {name: convert(entry.get(key)) for convert, keys in PLAIN_FIELDS for name, key in keys.items()}
     return SlurmJob(
         job_id=job_id,
@@ -139,9 +168,27 @@ def _job(job_id: str, entry: Mapping[str, Any]) -> SlurmJob:
         memory_mb_per_cpu=as_number(entry.get("memory_per_cpu")) or 0.0,
         time_limit_seconds=None if (minutes := as_number(entry.get("time_limit"))) is None else minutes * 60.0,
         obstacles=tuple(_obstacles(entry)),
+        dependency=dependency,
+        leases=bound_to,
+        tells_sharing=tells_sharing,
         part=f"{leader}+{_whole(entry.get('het_job_offset'))}" if (leader := _whole(entry.get("het_job_id"))) else "",
         **plain,
     )
+
+
+def _dependency(text: str, leases: Container[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the dependencies of a job other than leases as scontrol reads them, and these leases.
+
+    >>> _dependency("afterok:7_*(unfulfilled),singleton(unfulfilled),afterany:9(unfulfilled)", {"9"})
+    ('afterok:7_*,singleton', ('9',))
+    """
+    joined = "?" if "?" in text else ","
+    parts = STATE_OF_DEPENDENCY.sub("", text).split(joined)
+    bound_to = [part for part in parts if part.startswith(ANY_END) and part.removeprefix(ANY_END) in leases]
+    rest = joined.join(part for part in parts if part not in bound_to)
+    if not DEPENDENCY.fullmatch(rest):
+        raise ValueError(f"has the dependency {rest}")
+    return rest, tuple(part.removeprefix(ANY_END) for part in bound_to)
 
 
 def phase_of(states: frozenset[str]) -> Phase:
@@ -154,7 +201,7 @@ def phase_of(states: frozenset[str]) -> Phase:
     return Phase.RUNNING if states & ALLOCATED else Phase.WAITING
 
 
-def _used(entry: Mapping[str, Any]) -> dict[str, Usage]:
+def _used(entry: Mapping[str, Any]) -> dict[str, NodeUsage]:
     """Return {node: what a job has there}. If Slurm does not list CPUs by node, the CPUs of the job are divided evenly."""
     names = expand(as_text(entry.get("nodes")))
     gpus = [sum(gpus_in(text).values()) for text in entry.get("gres_detail") or []]  # in the order of the nodes
@@ -162,7 +209,7 @@ def _used(entry: Mapping[str, Any]) -> dict[str, Usage]:
     cpus, listed = _whole(entry.get("cpus")), sum(cores.get(name, 0) for name in names)
     shares = {name: cores.get(name, 0) / listed if listed else 1.0 / len(names) for name in names}
     return {
-        name: Usage(count, cpus * shares[name], memory.get(name, 0.0))
+        name: NodeUsage(count, cpus * shares[name], memory.get(name, 0.0))
         for name, count in zip(names, chain(gpus, repeat(0)), strict=False)
     }
 
@@ -177,8 +224,10 @@ def _listed(resources: Any) -> tuple[dict[str, int], dict[str, float]]:
     memory: dict[str, float] = {}
     for entry in entries if isinstance(entries, list) else []:
         name, sockets = as_text(entry.get("nodename") or entry.get("name")), entry.get("sockets") or {}
-        each = sockets.values() if isinstance(sockets, Mapping) else sockets
-        cores[name] = sum(len(socket.get("cores") or ()) for socket in each)
+        each, cpus = sockets.values() if isinstance(sockets, Mapping) else sockets, entry.get("cpus")
+        # From 24.05 on, all cores of a socket are listed, and the number of CPUs beside them.
+        count = as_number(cpus.get("count")) if isinstance(cpus, Mapping) else None
+        cores[name] = sum(len(socket.get("cores") or ()) for socket in each) if count is None else int(count)
         within = entry.get("memory")
         total = within.get("allocated") if isinstance(within, Mapping) else entry.get("memory_allocated")
         memory[name] = as_number(total) or 0.0
@@ -238,7 +287,7 @@ def _obstacles(entry: Mapping[str, Any]) -> Iterator[str]:
         yield "it runs in a reservation"
     exclusive = as_words(entry.get("exclusive")) | as_words(entry.get("shared"))
     if exclusive & WHOLE_NODES:
-        yield "it requests whole nodes (--exclusive)"
+        yield REQUESTS_WHOLE_NODES
     elif exclusive & RESTRICTED_SHARING:
         yield "it shares its nodes only with certain jobs (--exclusive=user, mcs or topo)"
     if as_text(entry.get("tres_per_socket")):
@@ -265,7 +314,7 @@ def _time(value: Any) -> float | None:
 PLAIN_FIELDS: tuple[tuple[Callable[[Any], Any], Mapping[str, str]], ...] = (
     (
         as_text,
-        {name: name for name in ("name", "account", "partition", "qos", "comment", "admin_comment", "features", "dependency")},
+        {name: name for name in ("name", "account", "partition", "qos", "comment", "admin_comment", "features")},
     ),
     (as_text, {"user": "user_name", "reason": "state_reason", "description": "state_description"}),
     (as_number, {"priority": "priority"}),
@@ -310,14 +359,20 @@ def _plain(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
             states=as_words(entry.get("state")) | as_words(entry.get("state_flags")),
             partitions=_names(entry.get("partitions")),
             features=_names(entry.get("active_features") or entry.get("features")),
+            shared_gres=_shared(entry.get("gres")),
             cpus=int(as_number(entry.get("cpus")) or 0),
             memory_mb=as_number(entry.get("real_memory")) or 0.0,
-            used=Usage(
+            used=NodeUsage(
                 sum(gpus_in(as_text(entry.get("gres_used"))).values()),
                 as_number(entry.get("alloc_cpus")) or 0.0,
                 as_number(entry.get("alloc_memory")) or 0.0,
             ),
         )
+
+
+def _shared(gres: Any) -> tuple[str, ...]:
+    """Return the resources, of shard and mps, through which jobs may have parts of GPUs."""
+    return tuple(sorted(set(SHARED_GRES.findall(as_text(gres)))))
 
 
 def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
@@ -332,10 +387,11 @@ def _grouped(entry: Mapping[str, Any]) -> Iterator[SlurmNode]:
                 states=as_words((entry.get("node") or {}).get("state")),
                 partitions=_names(partition.get("name") if isinstance(partition, Mapping) else partition),
                 features=_names((entry.get("features") or {}).get("active")),
+                shared_gres=_shared((entry.get("gres") or {}).get("total")),
                 # `minimum` is that of each node, `total` the sum over all nodes of the entry.
                 cpus=int(as_number(cpus.get("minimum")) or (as_number(cpus.get("total")) or 0) / len(names)),
                 memory_mb=as_number(memory.get("minimum")) or 0.0,
-                used=Usage(
+                used=NodeUsage(
                     sum(gpus_in(as_text((entry.get("gres") or {}).get("used"))).values()),
                     (as_number(cpus.get("allocated")) or 0.0) / len(names),
                     (as_number(memory.get("allocated")) or 0.0) / len(names),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-BEACON = "gavel-driver"
-"""Name of the job that is a driver's sign of life; it is left out when the queue is read."""
+LEASE = "gavel-driver"
+"""Name of the job that is a driver's lease; it is left out when the queue is read."""
 
 
 class Phase(StrEnum):
@@ -33,21 +33,25 @@ class Phase(StrEnum):
         return self in {Phase.FINISHED, Phase.CANCELLED, Phase.FAILED}
 
 
-class Usage(NamedTuple):
+class NodeUsage(NamedTuple):
     """Resources that jobs hold on a node."""
 
     gpus: float = 0.0
     cpus: float = 0.0
     memory_mb: float = 0.0
 
-    def plus(self, other: Usage) -> Usage:
+    def plus(self, other: NodeUsage) -> NodeUsage:
         """Return the sum of both."""
-        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return NodeUsage(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node. gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory; used: resources of all its jobs together."""
+    """A node.
+
+    gpus: {type: GPUs}; states: such as IDLE, DRAIN; memory_mb: host memory; used: resources of all its jobs together; shared_gres:
+    resources, of shard and mps, through which jobs have parts of its GPUs.
+    """
 
     name: str
     gpus: Mapping[str, int]
@@ -56,7 +60,11 @@ class SlurmNode:
     features: frozenset[str]
     cpus: int
     memory_mb: float
-    used: Usage = field(default_factory=Usage)
+    used: NodeUsage = field(default_factory=NodeUsage)
+    shared_gres: tuple[str, ...] = ()
+
+
+REQUESTS_WHOLE_NODES = "it requests whole nodes (--exclusive)"
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ class SlurmJob:
         one_node: Whether it requests a single node.
         per_node: Whether it requests its GPUs per node.
         held: {node: GPUs} of a running job.
+        dependency: What its user wants it to wait for, such as afterok:7, as far as it is not fulfilled.
+        leases: Drivers' leases for which it waits, too.
         used: {node: what it has there} of a running job, including nodes without GPUs.
         cpus: CPUs of the whole job, allocated or required by its tasks.
         cpus_per_gpu, cpus_per_node: Requested CPUs; 0 if not requested in this unit.
@@ -81,6 +91,7 @@ class SlurmJob:
         tasks_per_node: Limit of tasks on a node; 0 for none.
         max_tasks: Limit of running tasks of its array; 0 for none.
         obstacles: Reasons why it cannot be preempted and restarted elsewhere.
+        tells_sharing: Whether this release of Slurm says that a job requests whole nodes.
         part: The id that squeue prints for a part of a heterogeneous job, such as 13+1; "" for other jobs.
     """
 
@@ -108,7 +119,7 @@ class SlurmJob:
     min_nodes: int
     max_nodes: int
     per_node: bool
-    used: Mapping[str, Usage]
+    used: Mapping[str, NodeUsage]
     cpus_per_gpu: int
     memory_mb_per_gpu: int
     memory_mb_per_cpu: float
@@ -125,6 +136,8 @@ class SlurmJob:
     qos: str = ""
     max_tasks: int = 0
     obstacles: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
+    tells_sharing: bool = True
     part: str = ""
 
     @property

@@ -31,7 +31,7 @@ def warn(text: str) -> None:
         warnings.warn(text, GavelWarning, stacklevel=3)
 
 
-PROBLEMS = frozenset({"no_answer", "outlier", "strange"})
+PROBLEMS = frozenset({"outlier", "strange"})
 """Events that need attention and never come with a `GavelWarning`."""
 
 MAX_SHOWN = 100

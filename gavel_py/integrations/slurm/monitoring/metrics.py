@@ -36,14 +36,14 @@ HELP = {
     "gavel_gpus_promised": ("gauge", "GPUs that the allocation promises to a tenant, by type."),
     "gavel_gpus_held": ("gauge", "GPUs that the jobs of a tenant hold, by type."),
     "gavel_price": ("gauge", "Relative gain of the objective of the policy by one more GPU of a type."),
-    "gavel_solve_seconds": ("gauge", "Time that the latest allocation took."),
+    "gavel_solver_seconds": ("gauge", "Time that the latest allocation took."),
     "gavel_restart_seconds": ("gauge", "Cost of a stop and a start with which rounds are planned."),
     "gavel_exceeded_rounds_total": ("counter", "Rounds that exceeded a limit that holds on average, by constraint."),
     "gavel_fallback_rounds_total": ("counter", "Rounds for which no proven answer of the policy was found, by policy and kind."),
     "gavel_failed_starts": ("gauge", "Jobs that did not start in the latest round."),
-    "gavel_gpu_seconds_promised_total": ("counter", "Time promised so far; it restarts at 0 when the cluster changes."),
-    "gavel_gpu_seconds_delivered_total": ("counter", "Time that jobs have held GPUs by the clock of Slurm."),
-    "gavel_tenant_gpu_seconds_delivered_total": ("counter", "Time that the jobs of a tenant have held GPUs, by type."),
+    "gavel_promised_gpu_seconds_total": ("counter", "Time promised so far; it restarts at 0 when the cluster changes."),
+    "gavel_delivered_gpu_seconds_total": ("counter", "Time that jobs have held GPUs by the clock of Slurm."),
+    "gavel_tenant_delivered_gpu_seconds_total": ("counter", "Time that the jobs of a tenant have held GPUs, by type."),
 }
 """{metric: (type, meaning)}."""
 
@@ -62,7 +62,7 @@ def metrics_text(decided: Decided, applied: Applied, delivered: dict[str, float]
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
         for labels, value in samples[name]:
             sample = f"{name}{_braced(labels)}"
-            if name.endswith("delivered_total"):
+            if name.endswith("delivered_gpu_seconds_total"):
                 value = delivered[sample] = max(value, delivered.get(sample, 0.0))
             lines.append(f"{sample} {value:.10g}")
     return "\n".join(lines) + "\n"
@@ -138,17 +138,17 @@ def _samples(decided: Decided, applied: Applied) -> Iterator[tuple[str, Labels, 
         for name, value in figures.items():
             yield metric, {"accelerator": name}, value
     yield from _of_tenants(decided)
-    yield "gavel_solve_seconds", {}, account["solver_seconds"]
+    yield "gavel_solver_seconds", {}, account["solver_seconds"]
     yield "gavel_restart_seconds", {}, account["restart_seconds"]
     for policy, kinds in decided.picture.state.scheduler.fallback_rounds.items():
         yield from (("gavel_fallback_rounds_total", {"policy": policy, "kind": kind}, n) for kind, n in kinds.items())
     for name, rounds in decided.picture.state.scheduler.limit_rounds.items():
         yield "gavel_exceeded_rounds_total", {"constraint": name}, rounds["exceeded"]
     yield "gavel_failed_starts", {}, len(applied.waiting)
-    yield "gavel_gpu_seconds_promised_total", {}, totals["promised_gpu_seconds"]
-    yield "gavel_gpu_seconds_delivered_total", {}, totals["delivered_gpu_seconds"]
+    yield "gavel_promised_gpu_seconds_total", {}, totals["promised_gpu_seconds"]
+    yield "gavel_delivered_gpu_seconds_total", {}, totals["delivered_gpu_seconds"]
     delivered = ((*labels, seconds) for labels, seconds in decided.picture.state.delivered.items())
-    yield from _summed("gavel_tenant_gpu_seconds_delivered_total", delivered)
+    yield from _summed("gavel_tenant_delivered_gpu_seconds_total", delivered)
 
 
 def _left_to_slurm(decided: Decided, applied: Applied) -> int:

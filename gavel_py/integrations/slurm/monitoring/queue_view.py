@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from gavel_py.errors import Fault, InputError, SlurmError
 from gavel_py.integrations.slurm.actions import reason_in, with_reason
 from gavel_py.integrations.slurm.apply import Applied, annotation_lines
-from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, MAX_NAMED
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, hides_jobs, read_jobs
 from gavel_py.integrations.slurm.client.notation import printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
@@ -32,7 +31,7 @@ from gavel_py.scheduling import Wait
 
 if TYPE_CHECKING:
     from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided
-    from gavel_py.integrations.slurm.state import Tracked
+    from gavel_py.integrations.slurm.records import Tracked
     from gavel_py.problem.job import Job
 
 QUEUE = "queue.json"
@@ -42,12 +41,18 @@ QUEUE = "queue.json"
 EXPLAINED = ("waiting", str(Role.ASIDE))
 """States of jobs whose AdminComment has the reason; for other waiting jobs, Slurm has one."""
 
+DEAD_SECONDS = 300.0
+"""A driver that has written nothing for this long counts as dead; its longest step (stops and starts) takes less."""
+
+MAX_NAMED = 10
+"""Jobs that a message names at most."""
+
 MAX_REASONS = 100
 """Number of reasons written to Slurm from one round to the next."""
 
 
 @dataclass(frozen=True)
-class QueuedJob:
+class SlurmQueuedJob:
     """A job of the partition.
 
     Attributes:
@@ -83,7 +88,7 @@ class QueuedJob:
     gpus_per_node: int = 0
 
 
-def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
+def queued_jobs(decided: Decided, applied: Applied) -> Iterator[SlurmQueuedJob]:
     """Yield the jobs of the partition, as they were after a round or a later reading (`applied.jobs`)."""
     picture, scheduler = decided.picture, decided.picture.state.scheduler
     allocation, backoffs = scheduler.allocation, scheduler.backoffs
@@ -107,7 +112,7 @@ def queued_jobs(decided: Decided, applied: Applied) -> Iterator[QueuedJob]:
         elif not runs and share:
             # With turns of this length, this is how long a job with this share of the time waits between two turns.
             expected = decided.begun.start_seconds + turn * (1.0 - share) / share
-        yield QueuedJob(
+        yield SlurmQueuedJob(
             job_id=job_id,
             user=picture.shown(job.user),
             tenant=picture.shown(job.account or job.user),
@@ -137,7 +142,7 @@ class Publisher:
         self.may_annotate = False
         self._latest: tuple[Decided, Applied] | None = None
         self._reasons_left = 0
-        self._jobs: list[QueuedJob] | None = None
+        self._jobs: list[SlurmQueuedJob] | None = None
 
     def show_round(self, decided: Decided, applied: Applied) -> None:
         """Publish the outcome of a round, or nothing as long as it is not known whether Slurm hides jobs from users."""
@@ -205,10 +210,10 @@ def _close(directory: Path) -> None:
         warn(f"Slurm hides the jobs of others from users (PrivateData), but {directory} shows them; restrict it: chmod o-rwx")
 
 
-class JobQueue(list[QueuedJob]):
+class SlurmQueue(list[SlurmQueuedJob]):
     """The jobs of the managed partitions. seconds: when a driver last compared them with Slurm, in seconds since 1970."""
 
-    def __init__(self, jobs: Iterable[QueuedJob], seconds: float) -> None:
+    def __init__(self, jobs: Iterable[SlurmQueuedJob], seconds: float) -> None:
         super().__init__(jobs)
         self.seconds = seconds
 
@@ -217,7 +222,7 @@ class JobQueue(list[QueuedJob]):
         return now_seconds - self.seconds > DEAD_SECONDS
 
 
-def slurm_queue(directory: str | Path) -> JobQueue:
+def slurm_queue(directory: str | Path) -> SlurmQueue:
     """Return the jobs of the managed partitions as the driver last saw them.
 
     Args:
@@ -229,8 +234,8 @@ def slurm_queue(directory: str | Path) -> JobQueue:
     path = Path(directory) / QUEUE
     try:
         seconds = path.stat().st_mtime
-        jobs = [QueuedJob(**job) for job in reading.json_document(path)["jobs"]]
-        return JobQueue([replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs], seconds)
+        jobs = [SlurmQueuedJob(**job) for job in reading.json_document(path)["jobs"]]
+        return SlurmQueue([replace(job, gpu_counts=tuple(job.gpu_counts)) for job in jobs], seconds)
     except FileNotFoundError:
         text = (
             "does not exist: no driver has finished a round with this directory; check --state or GAVEL_SLURM_STATE "
@@ -257,7 +262,7 @@ def _other_ids(job_id: str, jobs: Iterable[SlurmJob]) -> str:
     return f"is an array, whose tasks run and wait on their own; name one of them: {shown}"
 
 
-def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJob | None:
+def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> SlurmQueuedJob | None:
     """Return a job as Slurm itself lists it, for jobs that a driver has not listed; None if Slurm lists no such job.
 
     Args:
@@ -274,7 +279,7 @@ def slurm_job(job_id: str, *, commands: SlurmCommands | None = None) -> QueuedJo
         if text := _other_ids(job_id, jobs.values()):
             raise InputError(Fault(f"job {job_id}", "", text))
         return None
-    return QueuedJob(
+    return SlurmQueuedJob(
         job_id=job_id,
         user=printable(job.user),
         tenant=printable(job.account or job.user),

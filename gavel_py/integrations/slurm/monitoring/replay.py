@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, faults_from, refuse
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, LOG, STAY_EVENTS
 from gavel_py.io import reading
+from gavel_py.report.metrics import completions_of
 from gavel_py.report.runs import OverTime, Run, Stay
 from gavel_py.report.runs.run import StayCollector
 
@@ -74,16 +75,13 @@ class Replay:
         """Read a log, or all logs in a directory; incomplete lines from killed drivers are skipped. Raises `InputError`."""
         replay = cls(is_actual)
         for where, entry in (each for log in _logs(path) for each in _entries(log)):
-            try:
+            with faults_from(where, "is not from the log of a driver", KeyError, TypeError, AttributeError, named=True):
                 replay.end_seconds = max(replay.end_seconds, entry["seconds"])
                 replay._apply(entry)
-            except (KeyError, TypeError, AttributeError) as error:
-                raise InputError(Fault(where, "", f"is not from the log of a driver: {type(error).__name__} {error}")) from None
         for job_id, job in replay.jobs.items():
             left = replay.end_seconds if job.left_seconds is None else job.left_seconds
             replay.collector.leave(job_id, job.job_type, max(0.0, left - job.arrival_seconds), replay.end_seconds)
-        if not replay.rounds:
-            raise InputError(Fault(str(path), "", f"contains no round; it must be a {LOG} written by gavel slurm run"))
+        refuse(str(path), (not replay.rounds, "", f"contains no round; it must be a {LOG} written by gavel slurm run"))
         return replay
 
     def _apply(self, entry: dict[str, Any]) -> None:
@@ -141,20 +139,14 @@ ENTRY = '{"event":'
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, entry) of each line, without entries that a full disk or the end of a killed driver has left incomplete.
-
-    In logs of earlier versions, an entry may follow an incomplete one on the same line.
-    """
+    """Yield (place, entry) of each line, without entries that a full disk or the end of a killed driver has left incomplete."""
     numbered = list(reading.numbered_lines(path))
     for place, (number, text) in enumerate(numbered):
         where = f"{path}, line {number}"
         try:
             yield where, reading.parse_json(path, text, number)
         except InputError:
-            next_entry = text.find(ENTRY, 1)
-            if next_entry > 0:
-                yield where, reading.parse_json(path, text[next_entry:], number)
-            elif place + 1 < len(numbered) and not (text.startswith(ENTRY) or ENTRY.startswith(text)):
+            if place + 1 < len(numbered) and not (text.startswith(ENTRY) or ENTRY.startswith(text)):
                 raise
 
 
@@ -202,14 +194,13 @@ def _metrics(
     replay: Replay, finished: Sequence[LoggedJob], jcts: Floats, origin: float, stays: Sequence[Stay]
 ) -> dict[str, float | None]:
     ended = [job.left_seconds for job in (finished if replay.is_shadow else replay.jobs.values()) if job.left_seconds is not None]
-    waits = [float(job.left_seconds or 0.0) - job.arrival_seconds - job.running_seconds for job in finished]
     latest, nothing = replay.totals[-1], None if replay.is_actual else 0.0
     return {
-        "mean_jct_seconds": float(jcts.mean()) if len(jcts) else None,
-        "median_jct_seconds": float(np.median(jcts)) if len(jcts) else None,
-        "p99_jct_seconds": float(np.percentile(jcts, 99)) if len(jcts) else None,
-        "makespan_seconds": max(ended) - origin if ended else None,
-        "mean_queueing_seconds": float(np.mean(np.maximum(0.0, waits))) if waits else None,
+        **completions_of(
+            jcts,
+            max(ended) - origin if ended else None,
+            np.array([max(0.0, float(job.left_seconds or 0.0) - job.arrival_seconds - job.running_seconds) for job in finished]),
+        ),
         "utilization": _utilization(replay, stays),
         "undelivered_share": latest["owed_gpu_seconds"] / latest["promised_gpu_seconds"]
         if latest["promised_gpu_seconds"]

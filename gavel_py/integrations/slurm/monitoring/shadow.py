@@ -11,25 +11,29 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied
-from gavel_py.integrations.slurm.beacon import DEAD_SECONDS, signs_of_life
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.records import SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.job_mapping import gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
+from gavel_py.integrations.slurm.lease import holders
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS, warn
 from gavel_py.integrations.slurm.monitoring.virtual import Jobs, VirtualJob, VirtualPartition
+from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.speeds import Progress
-from gavel_py.integrations.slurm.state import SHADOW, Tracked, save_state
+from gavel_py.integrations.slurm.state import SHADOW, save_state
 from gavel_py.policies import Policy
+from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
 from gavel_py.throughput_profiles import ThroughputProfile
+
+if TYPE_CHECKING:
+    from gavel_py.scheduling.keywords import OptionChanges
 
 LIVE = "slurm.json"
 """Name of the state file of the reconciler that follows the live partition."""
@@ -49,13 +53,14 @@ class SlurmShadow(SlurmDriver):
     cancelled in Slurm is cancelled here too. The GPUs of jobs that are left to Slurm are not available to the shadow.
 
     Args:
-        settings: The settings of the site. A shadow releases no jobs when it ends.
+        settings: The settings of the site. A shadow changes nothing in Slurm when it ends.
         profile: Throughputs by job type.
         policy: A name or a `Policy`.
+        options: As for `SlurmDriver`. Without `restart_seconds`, a restart costs 10 s.
         directory: The directory for the state and the log.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
-        **options: As for `SlurmDriver`. Without `restart_seconds`, a restart costs 10 s.
+        **changes: Values for fields of the options, by name.
 
     Raises:
         InputError: An argument is invalid.
@@ -69,17 +74,18 @@ class SlurmShadow(SlurmDriver):
         profile: ThroughputProfile,
         policy: str | Policy = "max_min_fairness",
         *,
+        options: SchedulerOptions = DEFAULTS,
         directory: str | Path | None = None,
         commands: SlurmCommands | None = None,
         clock: WallClock | None = None,
-        **options: float | None,
+        **changes: Unpack[OptionChanges],
     ) -> None:
-        settings = replace(settings, beacon=False, on_exit="leave", on_failure="retry")
-        given: dict[str, Any] = options
-        super().__init__(settings, profile, policy, directory=directory, commands=commands, clock=clock, **given)
+        settings = settings.changed(on_exit="leave", on_failure="retry", progress=None)
+        options = options.changed(**changes)
+        super().__init__(settings, profile, policy, options=options, directory=directory, commands=commands, clock=clock)
         saved, path = (None if self._directory is None else self._directory / name for name in (SHADOW, LIVE))
         self._partition = VirtualPartition.load(saved, settings.default_steps)
-        self._live = SlurmPlanner(self.settings, profile, self.policy, {}, path, Progress(), self._log_live)
+        self._live = SlurmPlanner(self.settings, profile, self.policy, DEFAULTS, path, self._log_live)
         self._jobs: Jobs = {}
         self._nodes: Mapping[str, SlurmNode] = {}
 
@@ -87,23 +93,22 @@ class SlurmShadow(SlurmDriver):
         super().__enter__()
         self._log("shadow")
         with suppress(SlurmError):  # the first round reports it
-            for sign in signs_of_life(self._commands, self.settings.partitions):
-                if abs(self._clock.machine_seconds() - sign.seconds) < DEAD_SECONDS:
-                    text = f"a driver manages partition {','.join(sorted(sign.partitions))} ({sign.origin})"
-                    warn(f"{text}; a shadow is for partitions without one, and may mistake the driver's holds for holds by users")
+            for each in holders(self._commands, self.settings.partitions):
+                text = f"a driver manages partition {','.join(sorted(each.partitions))} ({each.origin})"
+                warn(f"{text}; a shadow is for partitions without one, which it compares with what Slurm does by itself")
         return self
 
     def release(self) -> None:
-        """Do nothing: a shadow holds no jobs."""
+        """Do nothing: a shadow has no lease."""
 
     def _prepare(self) -> None:
-        pass  # a shadow needs no rights and gives no sign of life
+        pass  # a shadow needs no rights and takes no lease
 
-    def _read(self) -> Snapshot:
+    def _read(self, *, within_round: bool = False) -> Snapshot:
         """Return the virtual partition as a snapshot of Slurm."""
         for planner in (self._planner, self._live):
             planner.load()
-        snapshot, partition, known = super()._read(), self._partition, self._known
+        snapshot, partition, known = super()._read(within_round=within_round), self._partition, self._known
         # The live reconciler follows what has happened in Slurm, so limits and reservations do not matter to it.
         state = self._live.reconcile(replace(snapshot, partitions={}, reservations=())).state
         state.forget_departed()
@@ -171,8 +176,6 @@ class SlurmShadow(SlurmDriver):
         partition, now, state, types = self._partition, self._clock.now(), picture.state, self._types
         for job_id in actions.stop:
             partition.stop(job_id, now, state, types)
-        for job_id in (*actions.hold, *actions.stop):
-            partition.jobs[job_id].on_hold = True
         for job_id, target in actions.start.items():
             partition.start(job_id, target, now, state, types)
         for job_id, minutes in actions.limits.items():

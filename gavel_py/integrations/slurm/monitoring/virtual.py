@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Usage
+from gavel_py.integrations.slurm.client.records import NodeUsage, Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_mapping import DOWN
-from gavel_py.integrations.slurm.state import DriverState, Tracked
+from gavel_py.integrations.slurm.records import Tracked
+from gavel_py.integrations.slurm.state import DriverState
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 
 VIRTUAL = SnapshotFormat("gavel-py slurm shadow", 1, "a virtual partition written by gavel slurm run --shadow")
@@ -26,7 +27,6 @@ class VirtualJob:
         job: The job as Slurm last listed it while it waited.
         held: {node: GPUs} that it has here.
         start_seconds: When it got these GPUs.
-        on_hold: Whether the driver has put it on hold.
         marks: (time, steps done, steps/s before) of each stop.
         outcome: How it ended in Slurm; None while Slurm still lists it as live.
         work: Steps that it had done in Slurm by then, at the speeds of the profile; None until then.
@@ -39,7 +39,6 @@ class VirtualJob:
     job: SlurmJob
     held: dict[str, int] = field(default_factory=dict)
     start_seconds: float = 0.0
-    on_hold: bool = False
     marks: list[tuple[float, float, float]] = field(default_factory=list)
     outcome: Phase | None = None
     work: float | None = None
@@ -59,16 +58,16 @@ class VirtualJob:
         if self.is_left and live is not None:
             return live
         if self.held:
-            used = {node: Usage(gpus) for node, gpus in self.held.items()}
+            used = {node: NodeUsage(gpus) for node, gpus in self.held.items()}
             job = replace(job, held=dict(self.held), used=used, start_seconds=self.start_seconds)
             return replace(job, phase=Phase.RUNNING, states=frozenset({"RUNNING"}))
         job = replace(job, phase=Phase.WAITING, states=frozenset({"PENDING"}), description="")
         if live is not None and live.phase is Phase.WAITING:
-            if live.is_held:  # by its user or an administrator, since a shadow holds no jobs in Slurm
+            if live.is_held:
                 return replace(job, priority=0.0, reason="JobHeldUser")
         else:
             job = replace(job, dependency="", eligible_seconds=None)
-        return replace(job, priority=0.0 if self.on_hold else 1.0, reason="JobHeldAdmin" if self.on_hold else "Priority")
+        return replace(job, priority=1.0, reason="Priority")
 
     def _limit(self, live: SlurmJob | None) -> float | None:
         limit = (self.job if live is None else live).time_limit_seconds
@@ -197,7 +196,7 @@ class VirtualPartition:
     def start(self, job_id: str, target: Mapping[str, int], now: float, state: DriverState, types: Mapping[str, str]) -> None:
         """Start a job. If it has run before, it loses the work of `restart_seconds`."""
         each, tracked = self.jobs[job_id], state.tracked[job_id]
-        each.held, each.start_seconds, each.on_hold = dict(target), now, False
+        each.held, each.start_seconds = dict(target), now
         if tracked.starts:
             lost = state.scheduler.restart_seconds * self._speed(each, tracked, state, types)
             tracked.steps_done = max(0.0, tracked.steps_done - lost)
@@ -223,11 +222,11 @@ class VirtualPartition:
     @staticmethod
     def nodes(nodes: Mapping[str, SlurmNode], jobs: Jobs) -> dict[str, SlurmNode]:
         """Return Slurm's nodes with the resources that these jobs use; jobs: from `listed`."""
-        used: dict[str, Usage] = {}
+        used: dict[str, NodeUsage] = {}
         for job in jobs.values():
             for node, each in job.used.items():
-                used[node] = used.get(node, Usage()).plus(each)
-        return {name: replace(node, used=used.get(name, Usage())) for name, node in nodes.items()}
+                used[node] = used.get(node, NodeUsage()).plus(each)
+        return {name: replace(node, used=used.get(name, NodeUsage())) for name, node in nodes.items()}
 
     @staticmethod
     def _speed(each: VirtualJob, tracked: Tracked, state: DriverState, types: Mapping[str, str]) -> float:
