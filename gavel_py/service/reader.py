@@ -1,0 +1,114 @@
+"""What a session can be asked, as plain data with the version of its state."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.solver import solve
+from gavel_py.problem.problem import AllocationProblem
+from gavel_py.scheduling import NodeState
+from gavel_py.scheduling.options import AllocationOptions
+from gavel_py.service.session import Session
+
+P = ParamSpec("P")
+
+
+def _of_one_version(method: Callable[Concatenate[Any, P], dict[str, Any]]) -> Callable[Concatenate[Any, P], dict[str, Any]]:
+    """Return the method, during which no other thread applies events."""
+
+    @functools.wraps(method)
+    def read(self: Any, /, *args: P.args, **options: P.kwargs) -> dict[str, Any]:
+        with self._session.unchanged():
+            return method(self, *args, **options)
+
+    return read
+
+
+class SessionReader:
+    """Reads a session while other threads apply events; each answer is about one version."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._solved: tuple[int, Allocation] | None = None
+
+    @_of_one_version
+    def current_round(self) -> dict[str, Any]:
+        """Return the answer of the last round, and the GPUs of all jobs that run now."""
+        running = {job_id: each.to_dict() for job_id, each in self._session.scheduler.running.items()}
+        return {"version": self._session.version, "round": self._session.last_round, "running": running}
+
+    @_of_one_version
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return what a job holds, what it was promised, and why it waits. Raises `UnknownNameError`."""
+        scheduler, blocked = self._session.scheduler, self._session.scheduler.is_blocked(job_id)
+        lease = None if blocked else scheduler.lease(job_id)
+        delivery, wait = scheduler.delivery_of(job_id), scheduler.wait_of(job_id)
+        return {
+            "version": self._session.version,
+            "job_id": job_id,
+            "state": "blocked" if blocked else "waiting" if lease is None else "running",
+            "assignment": None if lease is None else lease.assignment.to_dict(),
+            "lease_end_seconds": None if lease is None else lease.end_seconds,
+            "wait": None if wait is None else wait.value,
+            "delivery": None if delivery is None else delivery.to_dict(),
+        }
+
+    def explanation(self, job_id: str) -> dict[str, Any]:
+        """Return why the current allocation gives a job what it gives it (`explain`). Raises `UnknownNameError`."""
+        from gavel_py.allocation.explanation import explain  # imports cvxpy, for a second: neither at the start nor with the lock
+
+        with self._session.unchanged():
+            allocation = self._proven_allocation()
+            assert allocation.evidence is not None  # noqa: S101
+            found = explain(allocation.evidence.base, job_id, self._session.scheduler.policy, allocation=allocation)
+            return {"version": self._session.version, **found.to_dict()}
+
+    def _proven_allocation(self) -> Allocation:
+        """Return the current allocation; one from before a restart, which has lost its proof, is solved again."""
+        scheduler, allocation = self._session.scheduler, self._session.scheduler.allocation
+        if allocation is None or allocation.evidence is None:
+            if self._solved is None or self._solved[0] != self._session.version:
+                options = {name: getattr(scheduler.options, name) for name in AllocationOptions.model_fields}
+                problem = AllocationProblem.from_jobs(scheduler.jobs, scheduler.cluster, scheduler.profile, **options)
+                self._solved = self._session.version, solve(problem, scheduler.policy)
+            allocation = self._solved[1]
+        return allocation
+
+    @_of_one_version
+    def tenants(self) -> dict[str, Any]:
+        """Return the parts of the cluster of each tenant: entitled by weights, promised by the allocation, delivered by rounds."""
+        allocation, delivery = self._session.scheduler.allocation, self._session.scheduler.delivery()
+        delivered = {name: each.delivered_gpu_seconds for name, each in delivery.tenants.items()}
+        offered = sum(delivery.offered_by_type.values()) or 1.0
+        shares = () if allocation is None or allocation.evidence is None else allocation.tenants()
+        entitled = {each.tenant: (each.share, each.gpu_share) for each in shares}
+        found = [
+            {
+                "tenant": name,
+                "entitled_share": entitled.get(name, (None, None))[0],
+                "promised_share": entitled.get(name, (None, None))[1],
+                "delivered_share": delivered.get(name, 0.0) / offered,
+            }
+            for name in dict.fromkeys([*entitled, *delivered])
+        ]
+        return {"version": self._session.version, "tenants": found}
+
+    @_of_one_version
+    def measured(self) -> dict[str, Any]:
+        """Return numbers for metrics: jobs by state, and {type: (GPUs of nodes that are up, those that jobs hold)}."""
+        scheduler, held, up = self._session.scheduler, defaultdict[str, float](float), defaultdict[str, int](int)
+        running = scheduler.running
+        for each in running.values():
+            held[each.accelerator] += each.gpu_share
+        states, blocked = scheduler.nodes, len(scheduler.blocked)
+        for node in scheduler.cluster.nodes:
+            up[node.accelerator] += node.num_gpus * (states[node.name] is NodeState.UP)
+        return {
+            "version": self._session.version,
+            "jobs": {"running": len(running), "waiting": len(scheduler.jobs) - len(running), "blocked": blocked},
+            "gpus": {name: (up[name], held[name]) for name in scheduler.cluster.accelerator_names},
+        }
