@@ -121,7 +121,7 @@ def _note_short(course: Course, scheduler: gp.RoundScheduler, job_id: str, came:
         return
     account = scheduler.delivery().jobs[job_id]
     course.short_jobs += 1
-    course.short += account.num_gpus * account.shortfall_seconds
+    course.short += account.num_gpus * account.undelivered_seconds
     course.short_promised += account.num_gpus * account.promised_seconds
 
 

@@ -72,7 +72,8 @@ def play(scene: Scene, rule: Mechanism, *, resets: bool = True, at: tuple[int, .
             previous, has_run = held.take(rows), outcome.delivered[rows].sum(axis=1) > 0
             asked = demand_of(phase, ledger, previous.types, had[rows], ~has_run)
             plan = plan_round(asked, requests, FreeResources(layout), spans, previous, rule) if placed else counted(rule(asked))
-            ledger.record(rows, phase.problem.num_gpus, asked.runnable, phase.fractions, plan.types, 1.0)
+            ledger.begin_round(1.0)
+            ledger.record(rows, phase.problem.num_gpus, asked.runnable, phase.fractions, plan.types)
             ran = plan.types[:, None] == np.arange(len(names))
             outcome.restarts += int((plan.runs & ~plan.same_as(previous) & has_run).sum())
             had[rows] += ran

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import gavel_py as gp
 
 if TYPE_CHECKING:
-    from gavel_py.problem.from_jobs import Profile
+    from gavel_py.problem.profile import Profile
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -235,21 +235,20 @@ def of_fractions() -> Iterator[str]:
     header = ["jobs x GPUs of each", "GPUs", "rounds", "longest wait, rounds", "whole GPUs of the same shape"]
     header += ["least received of the promise, %", "rounds with room for a waiting job", "starts per job-round", "target"]
     alike, mixed = "whole GPUs + 2, 99 %, 0", "97 %, 0"
-    cases: list[tuple[list[tuple[int, float]], str, int, int | None, str]] = [
-        ([(81, 0.18)], "g:16/8", 200, 80, alike),
-        ([(101, 0.01)], "g:1", 300, 100, alike),
-        ([(21, 0.05)], "g:1", 300, 20, alike),
-        ([(41, 0.1)], "g:4", 300, 40, alike),
-        ([(3, 0.5)], "g:1", 200, 2, alike),
-        ([(5, 0.3)], "g:1", 200, 3, alike),
+    cases: list[tuple[list[tuple[int, float]], str, int, tuple[list[tuple[int, float]], int] | None, str]] = [
+        ([(81, 0.18)], "g:16/8", 200, ([(81, 1)], 80), alike),
+        ([(101, 0.01)], "g:1", 300, ([(101, 1)], 100), alike),
+        ([(21, 0.05)], "g:1", 300, ([(21, 1)], 20), alike),
+        ([(41, 0.1)], "g:4", 300, ([(41, 1)], 40), alike),
+        ([(3, 0.5)], "g:1", 200, ([(3, 1)], 2), alike),
+        ([(5, 0.3)], "g:1", 200, ([(5, 1)], 3), alike),
         ([(2, 0.2), (2, 0.3), (2, 0.5), (1, 0.7), (1, 0.9)], "g:2", 200, None, mixed),
-        ([(6, 0.5), (3, 1)], "g:4", 200, None, mixed),
-        ([(81, 0.18), (3, 1)], "g:18/8", 100, None, mixed),
+        ([(6, 0.5), (3, 1)], "g:4", 200, ([(6, 1), (3, 2)], 8), f"whole GPUs + 2, {mixed}"),
+        ([(81, 0.18), (3, 1)], "g:18/8", 100, ([(3, 1)], 1), f"whole GPUs + 2, {mixed}"),  # 17 GPUs hold all of the 81
     ]
     rows = []
     for parts, cluster, rounds, whole, target in cases:
-        count = sum(number for number, _ in parts)
-        alone = None if whole is None else fraction_turns([(count, 1)], f"g:{whole}/{min(8, whole)}", rounds).longest_wait
+        alone = None if whole is None else fraction_turns(whole[0], f"g:{whole[1]}/{min(8, whole[1])}", rounds).longest_wait
         seen = fraction_turns(parts, cluster, rounds)
         name = " + ".join(f"{number} x {size:g}" for number, size in parts)
         rows.append(

@@ -1,10 +1,23 @@
-"""Compares the answers of two checkouts bit by bit: problems, rounds, simulations and a sweep.
+"""Compares the answers of two checkouts bit by bit.
 
-    python benchmarks/same_answers.py BEFORE AFTER [--problems 200] [--scenarios 20]
+    python benchmarks/same_answers.py BEFORE AFTER [--problems 200] [--scenarios 20] [--only problems,rounds,...]
+    python benchmarks/same_answers.py BEFORE --save answers.jsonl
     python benchmarks/same_answers.py --keep tests/properties/known_answers.json
 
-BEFORE and AFTER are directories of checkouts, which need not be installed; both run with this interpreter. Numbers, ids, GPUs and
-their order are compared, seconds and routes are not. The exit code is 1 if anything differs, and the first differences are printed.
+BEFORE and AFTER are directories of checkouts, which need not be installed; both run with this interpreter. A file that --save wrote
+stands for the checkout; answers that it lacks are not compared. The exit code is 1 if anything differs, and the first differences
+are printed. --only chooses parts:
+
+- problems: every policy with each of its switches on seeded problems: objective, bound, fractions, throughputs, prices, exclusions.
+- rounds: scenarios with arrivals, failures, departures, shared GPUs, and a save and load: GPUs of each round, delivered time.
+- simulations, sweep: five simulations of 40 jobs and a small sweep: the record of each job, the metrics of each cell.
+- recorded: small simulations with failures, restarts, sharing, elastic jobs, workflows, events: `same_simulations.py`.
+- commands, helps: exit code, output, errors and written files of some 80 command lines; all help: `same_commands.py`.
+- slurm: recorded snapshots of Slurm and scenes on the Slurm of the tests to decisions: `same_slurm.py`.
+
+Numbers, ids, GPUs, texts and their order are compared. The order of keys in JSON, computing times, routes of the solver, notes of
+rounds, charts other than SVG, saved states and stores are not, nor are public names: `tests/test_public_names.py` lists these. A
+figure that has got another name since BEFORE is in `RENAMED`. Each checkout uses its own examples, recordings and in-memory Slurm.
 --keep writes 20 of the answers of the gavel-py that is imported, for tests/properties/test_known_answers.py.
 """
 
@@ -13,10 +26,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -29,6 +43,24 @@ Document = dict[str, Any]
 
 MOST_SHOWN = 20
 
+OF_TIMES = ("mean", "median", "p90", "p99")
+RENAMED = {
+    **{f"{of}_{part}_seconds": f"{part}_{of}_seconds" for of in ("jct", "queueing", "workflow_jct") for part in OF_TIMES},
+    **{f"queueing_{size}_mean_seconds": f"mean_queueing_{size}_seconds" for size in ("1_gpus", "2_gpus", "4_gpus", "elastic")},
+    "rho_mean": "finish_time_fairness",
+    "rho_max": "max_finish_time_fairness",
+    "rho_above_one": "finish_time_fairness_above_one",
+    **{
+        f"{of}shortfall_{unit}": f"{of}undelivered_{unit}"
+        for of in ("", "least_", "tenant_", "least_tenant_")
+        for unit in ("gpu_seconds", "seconds", "by_reason")
+    },
+    "received_gpu_seconds": "delivered_gpu_seconds",
+}
+"""{former public name of a figure: its name}, the same to a comparison."""
+
+PARTS = ("problems", "rounds", "simulations", "sweep", "recorded", "commands", "helps", "slurm")
+
 
 def main() -> int:
     arguments = _parser().parse_args()
@@ -36,14 +68,21 @@ def main() -> int:
         import gavel_py
 
         assert Path(gavel_py.__file__).is_relative_to(os.environ["PYTHONPATH"]), "the checkout to be played is not the one imported"
-        for document in _played(arguments.problems, arguments.scenarios):
+        sys.argv[0] = "gavel"  # as messages of the command name it
+        for document in _played(arguments):
             print(json.dumps(document), flush=True)
         return 0
     if arguments.keep:
         arguments.keep.write_text("".join(json.dumps(document) + "\n" for document in kept()))
         return 0
+    if arguments.save:
+        arguments.save.write_text("".join(line + "\n" for line in _lines(Path(arguments.before), arguments).values()))
+        return 0
     with ThreadPoolExecutor(2) as both:
         before, after = both.map(lambda tree: _lines(Path(tree), arguments), (arguments.before, arguments.after))
+    if Path(arguments.before).is_file():
+        before = {name: before[name] for name in after if name in before}
+        after = {name: after[name] for name in before}
     differing = [name for name in [*before, *(name for name in after if name not in before)] if before.get(name) != after.get(name)]
     for name in differing[:MOST_SHOWN]:
         print(f"{name}:\n  before {_first_difference(before.get(name), after.get(name))}")
@@ -53,21 +92,48 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("before", nargs="?", help="a checkout")
+    parser.add_argument("before", nargs="?", help="a checkout, or a file of its answers")
     parser.add_argument("after", nargs="?", default=".", help="another one")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--scenarios", type=int, default=20)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to be compared", type=_parts)
+    parser.add_argument("--save", type=Path, help="write the answers of the first checkout, and compare nothing")
     parser.add_argument("--keep", type=Path, help="write the answers that are kept for a test, and compare nothing")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
+def _parts(text: str) -> str:
+    if unknown := set(text.split(",")) - set(PARTS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))} not known; known: {', '.join(PARTS)}")
+    return text
+
+
 def _lines(tree: Path, arguments: argparse.Namespace) -> dict[str, str]:
-    command = [sys.executable, __file__, "--play", f"--problems={arguments.problems}", f"--scenarios={arguments.scenarios}"]
+    sizes = [f"--problems={arguments.problems}", f"--scenarios={arguments.scenarios}", f"--only={arguments.only}"]
+    if tree.is_file():
+        return _by_name(tree.read_text())
     with tempfile.TemporaryDirectory() as home:
-        environment = os.environ | {"PYTHONPATH": str(tree.resolve()), "HOME": home, "PYTHONWARNINGS": "ignore"}
-        done = subprocess.run(command, env=environment, cwd=home, stdout=subprocess.PIPE, text=True, check=True)
-    return {(document := json.loads(line))["name"]: json.dumps(document) for line in done.stdout.splitlines()}
+        folder = Path(home, "folder")
+        folder.mkdir()
+        places = {"HOME": home, "XDG_STATE_HOME": home, "GAVEL_PY_STORE": f"{home}/store.sqlite"}
+        fixed = {"COLUMNS": "100", "PYTHONWARNINGS": "ignore", "TZ": "UTC"}
+        environment = os.environ | {"PYTHONPATH": str(tree.resolve())} | places | fixed
+        command = [sys.executable, __file__, "--play", *sizes]
+        done = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    return _by_name(done.stdout)
+
+
+def _by_name(lines: str) -> dict[str, str]:
+    return {
+        (document := json.loads(line))["name"]: _with_names_of_today(json.dumps(document, sort_keys=True))
+        for line in lines.splitlines()
+    }
+
+
+def _with_names_of_today(text: str) -> str:
+    names = "|".join(map(re.escape, RENAMED))
+    return re.sub(rf"\b({names})\b", lambda found: RENAMED[found[1]], text) if names else text
 
 
 def _first_difference(before: str | None, after: str | None) -> str:
@@ -77,15 +143,24 @@ def _first_difference(before: str | None, after: str | None) -> str:
     return f"...{before[max(0, at - 60) : at + 60]}...\n  after  ...{after[max(0, at - 60) : at + 60]}..."
 
 
-def _played(problems: int, scenarios: int) -> Iterator[Document]:
-    for seed in range(problems):
-        for policy, options in _policies():
-            yield _solved(seed, policy, options)
-    for seed in range(scenarios):
-        yield _rounds(seed)
-    for seed in range(5):
-        yield _simulation(seed)
-    yield _sweep()
+def _played(arguments: argparse.Namespace) -> Iterator[Document]:
+    from same_commands import commands, helps
+    from same_simulations import recorded
+    from same_slurm import decisions
+
+    tree = Path(os.environ["PYTHONPATH"])
+    parts: dict[str, Callable[[], Iterable[Document]]] = {
+        "problems": lambda: (_solved(seed, *each) for seed in range(arguments.problems) for each in _policies()),
+        "rounds": lambda: map(_rounds, range(arguments.scenarios)),
+        "simulations": lambda: map(_simulation, range(5)),
+        "sweep": lambda: [_sweep()],
+        "recorded": recorded,
+        "commands": lambda: commands(tree),
+        "helps": helps,
+        "slurm": lambda: decisions(tree),
+    }
+    for part in arguments.only.split(","):
+        yield from parts[part]()
 
 
 def kept() -> Iterator[Document]:

@@ -23,9 +23,9 @@ import numpy as np
 import tables
 
 import gavel_py as gp
-from gavel_py.optimization.formulation.replicas import Program, bound_of, relaxed
 from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.serving.market import named_market
+from gavel_py.serving.replicas import MarketProgram, bound_of, relaxed
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -93,15 +93,14 @@ def planned(services: list[gp.Service], cluster: gp.Cluster, profile: gp.Serving
         plan = gp.plan_serving(services, cluster, profile)
     seconds = time.process_time() - started
     plan.verify()
-    assert plan._market is not None
-    assert plan._multipliers is not None
-    return plan, seconds, bound_of(plan._market.market, plan._multipliers)
+    assert plan._evidence is not None
+    return plan, seconds, bound_of(plan._evidence.market.market, plan._evidence.multipliers)
 
 
 def branch_and_bound_alone(services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> float:
     """Return what HiGHS alone finds in 10 s for the whole program."""
     market = named_market(tuple(services), cluster, profile, "max_min", {}, None, {}).market
-    found = Program(market).whole(gap=1e-4, limit=TimeLimit(10))
+    found = MarketProgram(market).whole(gap=1e-4, limit=TimeLimit(10))
     return 0.0 if found is None else -found.value
 
 

@@ -128,8 +128,13 @@ def profile_of(stages: dict[tuple[int, int], list[float]], memory_gb: float) -> 
     """Return rates of one model by (operator, pipeline) parallelism, its memory split over the GPUs."""
     rows = []
     for (operators, pipeline), seconds in stages.items():
-        shape = {"operator_parallel": operators, "pipeline_parallel": pipeline, "memory_gb": memory_gb / (operators * pipeline)}
-        rows.append(gp.ServingRate(model="bert", accelerator="v100", stage_seconds=seconds, **shape))
+        shape: dict[str, Any] = {
+            "stage_seconds": tuple(seconds),
+            "operator_parallel": operators,
+            "pipeline_parallel": pipeline,
+            "memory_gb": memory_gb / (operators * pipeline),
+        }
+        rows.append(gp.ServingRate(model="bert", accelerator="v100", **shape))
     return gp.ServingProfile("bert", rows)
 
 

@@ -11,13 +11,17 @@ Every public name is an attribute of this package (gp.solve) and of the package 
     problem               Job, JobSet, Cluster, Node, TenantTree, AllocationProblem
     throughput_profiles   ThroughputProfile, ThroughputStore, Measurement, AcceleratorTable, extend_profile
     policies              Policy and its families, Then, WeightedSum, policy_names; constraints: Quota, CostBudget, Deadline, ...
-    allocation            solve, Solver, Allocation, explain, sensitivity, formulation
+    allocation            solve, Solver, Allocation, explain, formulation
     scheduling            RoundScheduler, Round, Assignment, RoundDemand, DeliveryReport
+    estimates             EstimatedProfile, ThroughputLearner, check_estimates, sensitivity
     simulator             simulate, Simulation, SimulationResult, NodeFailures
     serving               Service, ServingProfile, plan_serving, plan_over_time, RequestTrace, simulate_requests, place_models
+    service               Session
     workloads             read_trace, generate_trace, describe_trace, Trace, Submission
     sweeps                sweep, plan_sweep, dask_executor
+    planning              plan_from_trace, plan_fleet, read_catalog, read_demand
     report                write_report, plot_rounds, Run, read_runs
+    integrations.kueue    read_kueue, kueue_overview, forecast_kueue
     integrations.slurm    SlurmDriver, SlurmSettings, slurm_run
     testing               check_policy
     errors                GavelError and its subclasses
@@ -40,8 +44,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # log records app
 
 
 PACKAGES = (
-    *("allocation", "errors", "integrations", "policies", "problem", "report", "scheduling", "serving", "simulator", "sweeps"),
-    *("testing", "throughput_profiles", "workloads"),
+    *("allocation", "errors", "estimates", "integrations", "planning", "policies", "problem", "report", "scheduling", "service"),
+    *("serving", "simulator", "sweeps", "testing", "throughput_profiles", "workloads"),
 )
 """Packages and modules of public names."""
 
@@ -77,9 +81,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *PACKAGES})
 
 
-def names_in(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its public names on first use."""
-    names = sorted(name for name, module in _MODULE_OF.items() if f"{module}.".startswith(f"{package}."))
+def names_in(package: str, *also: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package that imports its public names on first use.
+
+    also: further packages or modules of which it offers the names.
+    """
+    names = sorted(
+        name for name, module in _MODULE_OF.items() if f"{module}.".startswith(tuple(f"{each}." for each in (package, *also)))
+    )
 
     def get(name: str) -> object:
         if name not in names:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import UnionType
 from typing import Any
 
 __all__ = [
@@ -125,6 +126,67 @@ class UnknownNameError(InputError, LookupError):
     """A name of a policy, option, profile, accelerator type, job or the like does not exist."""
 
 
+def faults_among(where: str, *cases: tuple[object, str, str]) -> list[Fault]:
+    """Return a fault for each of the cases (is it wrong, field, problem) that is wrong."""
+    return [Fault(where, field, problem) for is_wrong, field, problem in cases if is_wrong]
+
+
+def refuse(where: str, *cases: tuple[object, str, str]) -> None:
+    """Raise one `InputError` with the faults of the cases that are wrong (`faults_among`).
+
+    All problems are written out first, so none may contain data as long as the input.
+    """
+    InputError.raise_any(faults_among(where, *cases))
+
+
+def wrong_types(where: str, field: str, values: Iterable[object], kind: type | UnionType, rule: str) -> list[Fault]:
+    """Return a fault for each of the values that is no instance of a class; rule: "must be ..."."""
+    return [Fault(where, field, f"{rule}, found {shown(value)}") for value in values if not isinstance(value, kind)]
+
+
+def check_type(where: str, field: str, value: object, kind: type | UnionType, rule: str) -> None:
+    """Raise `InputError` for a value that is no instance of a class (`wrong_types`)."""
+    InputError.raise_any(wrong_types(where, field, [value], kind, rule))
+
+
+def check_together(*cases: tuple[object, str]) -> None:
+    """Raise one `InputError` with all problems of (is it wrong, problem) that are wrong; a `Record` adds the place."""
+    refuse("", *((is_wrong, "", problem) for is_wrong, problem in cases))
+
+
+def shown(value: object) -> str:
+    """Return a value as in messages: as Python writes it, cut at 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unknown_names(
+    where: str | Callable[[str], str],
+    field: str | None,
+    names: Iterable[str],
+    known: Collection[str],
+    problem: str = "is not known",
+    *,
+    noun: str = "",
+) -> list[Fault]:
+    """Return a fault for each of the names that is not known, with the known names that are nearest to it.
+
+    where: the place, or what returns that of a name; field: None if the names are fields themselves; noun: what a name is, or the
+    text before it, such as "column" or "there is no option".
+    """
+    wrong = [name for name in names if name not in known]
+    texts = {name: problem if field is None else " ".join(filter(None, (noun, repr(name), problem))) for name in wrong}
+    return [
+        Fault(where(name) if callable(where) else where, name if field is None else field, text + nearest(name, known))
+        for name, text in texts.items()
+    ]
+
+
+def check_known(where: str, field: str, names: Iterable[str], known: Collection[str], problem: str = "is not known") -> None:
+    """Raise `UnknownNameError` with a fault for each of the names that is not known (`unknown_names`)."""
+    UnknownNameError.raise_any(unknown_names(where, field, names, known, problem))
+
+
 class MissingThroughputError(InputError, LookupError):
     """A required throughput is missing from the profile. A throughput of zero is not missing: the job cannot run there."""
 
@@ -228,6 +290,27 @@ def together() -> Iterator[Callable[[Callable[[], Any]], Any]]:
 
     yield attempt
     InputError.raise_any(list(dict.fromkeys(faults)))
+
+
+@contextmanager
+def faults_from(where: str, problem: str, *kinds: type[BaseException], named: bool = False) -> Iterator[None]:
+    """Raise errors of these kinds in the block as an `InputError` with one fault: the problem, and what the error says.
+
+    Errors of gavel_py pass unchanged.
+
+    Args:
+        where: The file or thing that the block reads or writes.
+        problem: What then is wrong with it, such as "cannot be read".
+        *kinds: Classes of errors.
+        named: Whether the text states the class of the error, whose message alone says little ("'jobs'").
+    """
+    try:
+        yield
+    except GavelError:
+        raise
+    except kinds as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(Fault(where, "", f"{problem}: {f'{type(error).__name__} ' * named}{reason}")) from None
 
 
 @contextmanager

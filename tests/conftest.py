@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """After the profile has been chosen on the command line."""
     fix_constants()
@@ -81,7 +82,7 @@ def _restore_sigint() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say why tests were skipped, how each failing example is drawn again, and what random examples were drawn from."""
-    for line in lines_of_skips([report.longrepr for report in terminalreporter.getreports("skipped")]):
+    for line in lines_of_skips([each.longrepr for each in terminalreporter.getreports("skipped") if not hasattr(each, "wasxfail")]):
         terminalreporter.write_line(line)
     for report in terminalreporter.getreports("failed"):
         for decorator in re.findall(r"@reproduce_failure\(.*\)", report.longreprtext):

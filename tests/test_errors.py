@@ -61,6 +61,41 @@ class TestInputError:
         assert (type(copy), copy.faults, str(copy)) == (gp.InputError, error.faults, str(error))
 
 
+class TestChecks:
+    def test_unknown_names_get_the_nearest_known_one_at_their_own_place(self) -> None:
+        found = errors.unknown_names(lambda name: f"line {len(name)}", "", ["weigt", "job"], ["weight", "job"], noun="column")
+        assert found == [gp.Fault("line 5", "", "column 'weigt' is not known; did you mean 'weight'?")]
+
+    def test_unknown_fields_are_named_as_fields(self) -> None:
+        assert errors.unknown_names("row 1", None, ["weigt"], ["weight"]) == [
+            gp.Fault("row 1", "weigt", "is not known; did you mean 'weight'?")
+        ]
+
+    def test_an_error_of_a_library_becomes_a_fault_of_its_file(self) -> None:
+        with pytest.raises(gp.InputError) as error, errors.faults_from("a.json", "is damaged", KeyError, named=True):
+            raise KeyError("jobs")
+        assert str(error.value) == "a.json: is damaged: KeyError 'jobs'"
+
+    def test_the_reason_of_the_system_is_told_without_its_number(self) -> None:
+        with pytest.raises(gp.InputError) as error, errors.faults_from("a.json", "cannot be read", OSError):
+            raise FileNotFoundError(2, "No such file or directory", "a.json")
+        assert str(error.value) == "a.json: cannot be read: No such file or directory"
+
+    def test_errors_of_gavel_py_pass_unchanged(self) -> None:
+        with pytest.raises(gp.UnknownNameError, match="there is none"), errors.faults_from("a.json", "is damaged", ValueError):
+            raise gp.UnknownNameError("there is none")
+
+    def test_all_contradictions_of_a_record_are_told_at_once(self) -> None:
+        fields = {"total_steps": 1, "duration_seconds": 2, "deadline_seconds": 3, "deadline_factor": 4}
+        with pytest.raises(gp.InputError) as error:
+            gp.Job("a", **fields)
+        assert [fault.problem.partition(";")[0] for fault in error.value.faults] == [
+            "total_steps and duration_seconds are both given",
+            "duration_seconds and duration_accelerator must be given together",
+            "deadline_seconds and deadline_factor are both given",
+        ]
+
+
 class TestTogether:
     def test_collects_the_faults_of_all_checks_in_one_error(self) -> None:
         first, second, third = (gp.Fault(f"job {i}", "", "is wrong") for i in range(3))

@@ -59,10 +59,12 @@ def test_a_misspelt_name_is_an_attribute_error_that_suggests_the_name() -> None:
 
 PACKAGES = (
     "allocation",
+    "estimates",
     "policies",
     "problem",
     "report",
     "scheduling",
+    "service",
     "serving",
     "simulator",
     "sweeps",

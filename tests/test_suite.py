@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,9 +82,18 @@ def test_seeded_faults_are_noticed_or_named(tmp_path: Path) -> None:
     assert (tmp_path / "halves.py").read_text() == "def half(x):\n    return x / 2\n"
 
 
-def test_the_names_of_seeded_faults_are_unique() -> None:
-    names = [fault.name for fault in read_faults()]
-    assert len(names) == len(set(names)) > 50
+def test_every_seeded_fault_can_be_played() -> None:
+    """Its name is its own, its text stands once in its file, and the tests that have to notice it exist."""
+    faults = read_faults()
+    assert len({fault.name for fault in faults}) == len(faults) > 50
+    problems = {fault.name: problem for fault in faults if (problem := fault.problem(ROOT))}
+    for fault in faults:
+        for test in fault.tests:
+            file, *names = test.partition("[")[0].split("::")
+            text = (ROOT / file).read_text(encoding="utf-8")
+            if not all(re.search(rf"(def|class) {name}\b", text) for name in names):
+                problems[fault.name] = f"there is no test {test}"
+    assert not problems
 
 
 def test_packages_that_differ_are_those_of_their_files() -> None:
@@ -136,3 +147,13 @@ def test_a_budget_counts_units_and_fails_for_a_test_that_is_too_long_twice(
     assert rest == (["neither deep nor guard, but 2.1 units (at most 2): tests/policies/a.py::test_1"] if alone > 2 else [])
     budget.budgets["policies"] = 4.5
     assert budget.over() == ["policies"]
+
+
+@pytest.mark.deep
+def test_a_deep_run_is_measured_by_the_budgets_of_deep_runs() -> None:
+    words = ["-q", "-p", "no:xdist", "--budget", "--hypothesis-profile=deep", "tests/io/test_writing.py"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    budgets = tomllib.loads(costs.BUDGETS.read_text())
+    assert re.search(rf"^ *io \d+ of {budgets['deep']['io']:g}$", found.stdout, re.MULTILINE), found.stdout

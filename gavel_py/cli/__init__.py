@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel_py import __version__
+from gavel_py.cli.failures import RunTimeFailure, UserFailure, faults_as_json
 from gavel_py.cli.files import with_names
 from gavel_py.errors import Fault, GavelError, InputError, decimal_hint, nearest
 
@@ -87,38 +88,31 @@ class LazyGroup(Group):
 
 
 NAMES = (
-    *("completion", "explain", "policies", "profiles", "report", "rounds"),
-    *("serve", "simulate", "slurm", "solve", "sweep", "trace"),
+    *("api", "completion", "explain", "kueue", "plan", "policies", "profiles", "report", "rounds"),
+    *("schema", "serve", "simulate", "slurm", "solve", "step", "sweep", "trace"),
 )
 COMMANDS = dict(zip(NAMES, NAMES, strict=True))
-
-
-class _RunTimeError(click.ClickException):
-    exit_code = 1
-
-
-class _UserError(click.ClickException):
-    exit_code = 2
 
 
 class _Gavel(LazyGroup):
     """The command itself, which converts errors to messages and exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GavelError as error:
-            if isinstance(error, InputError):
-                _locate(error, ctx)
-            raise (_UserError if isinstance(error, InputError) else _RunTimeError)(with_names(_text(error, ctx))) from error
-        except KeyboardInterrupt:
-            click.echo("\nInterrupted", err=True)  # after the ^C of a terminal
-            ctx.exit(INTERRUPTED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader of the pipe has exited; click exits silently
-            _drop_output()
-            raise _RunTimeError(f"cannot write to standard output: {error.strerror or error}") from error
+        with faults_as_json(ctx):
+            try:
+                return super().invoke(ctx)
+            except GavelError as error:
+                if isinstance(error, InputError):
+                    _locate(error, ctx)
+                raise (UserFailure if isinstance(error, InputError) else RunTimeFailure)(with_names(_text(error, ctx))) from error
+            except KeyboardInterrupt:
+                click.echo("\nInterrupted", err=True)  # after the ^C of a terminal
+                ctx.exit(INTERRUPTED)
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    raise  # the reader of the pipe has exited; click exits silently
+                _drop_output()
+                raise RunTimeFailure(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def remember_jobs(jobs: Iterable[gp.Job]) -> None:
@@ -153,7 +147,7 @@ def _text(error: GavelError, ctx: click.Context) -> str:
 
     text = str(error)
     missing = isinstance(error, InputError) and any(part in fault.problem for part in MISSING for fault in error.faults)
-    can_estimate = ctx.invoked_subcommand in ("explain", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
+    can_estimate = ctx.invoked_subcommand in ("explain", "plan", "rounds", "simulate", "slurm", "solve", "sweep", "serve")
     # Neither the speeds of --throughputs nor the rates of replicas are ever estimated.
     if not (missing and can_estimate) or BY_JOB in ctx.meta or "serving profile" in text:
         return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, csv_text, number, size_text, time_text
-from gavel_py.cli.tables import Column, line_width, listed, shortened, table_text
+from gavel_py.cli.output import SAME_VALUE, counted, csv_text, declared_columns, money, number, size_text, time_text
+from gavel_py.cli.tables import Column, Columns, columns_text, line_width, listed, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,23 +18,8 @@ if TYPE_CHECKING:
 MAX_TENANTS = 10
 """Maximum number of tenants listed in output on other subjects; --all, JSON and CSV have all of them."""
 
-ROUNDING = 1e-6
-"""Relative rounding error of shares."""
-
 MAX_NAME = 24
 """Maximum width of tenant names in sentences."""
-
-FIGURES = (
-    *("weight", "share", "throughput_share", "gpu_share", "jobs", "running", "waiting", "cost_per_hour"),
-    *("promised_gpu_seconds", "delivered_gpu_seconds", "finished", "mean_jct_seconds", "cost"),
-    *("gpus_wanted", "least_vs_fair_share"),
-)
-"""Attributes of `gp.TenantShare` that are single numbers, in the order of columns."""
-
-
-def money(value: float | None) -> str:
-    """Return an amount as text, "unknown" for None."""
-    return "unknown" if value is None else f"{value:,.2f}"
 
 
 def hourly(value: float | None) -> str:
@@ -77,7 +62,7 @@ def tenant_text(tenant: gp.TenantShare) -> str:
 def has_its_share(tenant: gp.TenantShare) -> bool:
     """Return whether a tenant has its share of the throughput, or of the GPUs if the throughput is unknown."""
     has = tenant.gpu_share if tenant.throughput_share is None else tenant.throughput_share
-    return has >= tenant.share * (1 - ROUNDING)
+    return has >= tenant.share * (1 - SAME_VALUE)
 
 
 def tenants_table(
@@ -87,46 +72,21 @@ def tenants_table(
     shown = tenants[:most]
     if not shown:
         return ""
-    titles = ["tenant", "weight", "share", "GPUs got", "throughput got", "least vs. fair share", "jobs", "running", "waiting"]
-    titles += [
-        "finished",
-        "mean time",
-        "GPUs wanted",
-        "GPU-h due",
-        "GPU-h got",
-        "cost",
-        "cost per hour",
-        *(f"{name} GPUs" for name in shown[0].gpus),
+    is_simulated = shown[0].finished is not None
+    left_out = {
+        "weight": all(each.weight == 1 for each in tenants),
+        "mean_jct_seconds": not is_simulated,
+        "cost": not (is_simulated and has_prices),
+        "cost_per_hour": not has_prices,
+    }
+    depths = _depths(tenants)
+    columns: Columns = [
+        ("tenant", ["  " * depths[each.tenant] + (each.tenant or "(none)") for each in shown]),
+        *declared_columns(gp.TenantShare.COLUMNS, lambda name: (getattr(each, name) for each in shown), left_out),
+        *((f"{name} GPUs", [number(each.gpus[name]) for each in shown]) for name in shown[0].gpus),
     ]
-    columns = [Column(title, "name" if title == "tenant" else "number") for title in titles]
-    has_weights, depths = any(each.weight != 1 for each in tenants), _depths(tenants)
-    rows = [_row(each, depths[each.tenant], has_prices=has_prices, has_weights=has_weights) for each in shown]
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     more = f", the first {len(shown)} of {len(tenants)}" if len(shown) < len(tenants) else ""
-    return table_text(title + more, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide=wide)
-
-
-def _row(each: gp.TenantShare, depth: int, *, has_prices: bool, has_weights: bool) -> list[str]:
-    hours = [
-        "" if seconds is None else number(seconds / 3600) for seconds in (each.promised_gpu_seconds, each.delivered_gpu_seconds)
-    ]
-    is_simulated = each.finished is not None
-    return [
-        "  " * depth + (each.tenant or "(none)"),
-        number(each.weight) if has_weights else "",
-        f"{each.share:.1%}",
-        f"{each.gpu_share:.1%}",
-        "" if each.throughput_share is None else f"{each.throughput_share:.1%}",
-        "" if each.least_vs_fair_share is None else f"{each.least_vs_fair_share:.2f}",
-        *(f"{count:,}" for count in (each.jobs, each.running, each.waiting)),
-        f"{each.finished:,}" if is_simulated else "",
-        "" if not is_simulated else "-" if each.mean_jct_seconds is None else time_text(each.mean_jct_seconds),
-        "" if each.gpus_wanted is None else number(each.gpus_wanted),
-        *hours,
-        money(each.cost) if has_prices and is_simulated else "",
-        money(each.cost_per_hour) if has_prices else "",
-        *map(number, each.gpus.values()),
-    ]
+    return columns_text(f"{title}{more}", columns, wide=wide)
 
 
 def _depths(tenants: Iterable[gp.TenantShare]) -> dict[str, int]:
@@ -137,23 +97,19 @@ def _depths(tenants: Iterable[gp.TenantShare]) -> dict[str, int]:
     return depths
 
 
+def _names() -> list[str]:
+    return [each.name for each in fields(gp.TenantShare) if each.name not in ("gpus", "gpu_shares")]
+
+
 def tenants_header(types: Sequence[str]) -> list[str]:
     """Return the columns of tenants in CSV files."""
-    return ["tenant", "parent", *FIGURES, *(f"{name}_gpus" for name in types), *(f"{name}_share" for name in types)]
+    return [*_names(), *(f"{name}_gpus" for name in types), *(f"{name}_share" for name in types)]
 
 
 def tenants_rows(tenants: Iterable[gp.TenantShare]) -> list[list[object]]:
     """Return the lines of tenants in CSV files."""
-    return [
-        [
-            each.tenant,
-            each.parent or "",
-            *("" if (value := getattr(each, name)) is None else value for name in FIGURES),
-            *each.gpus.values(),
-            *each.gpu_shares.values(),
-        ]
-        for each in tenants
-    ]
+    names = _names()
+    return [[*(getattr(each, name) for name in names), *each.gpus.values(), *each.gpu_shares.values()] for each in tenants]
 
 
 def forecast_lines(allocation: gp.Allocation, problem: gp.AllocationProblem, served: Sequence[int]) -> list[str]:
@@ -188,7 +144,7 @@ def _cost_text(allocation: gp.Allocation, problem: gp.AllocationProblem, found: 
 def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[str, Any]:
     """Return the JSON document of an allocation with its tenants, and with cost and times of each job."""
     found = allocation.forecast()
-    columns = {name: getattr(found, name).tolist() for name in gp.Forecast.__dataclass_fields__}
+    columns = {name: getattr(found, name).tolist() for name in found.COLUMNS}
     jobs = [
         job | {name: None if math.isnan(values[i]) else values[i] for name, values in columns.items()}
         for i, job in enumerate(document["jobs"])
@@ -229,7 +185,7 @@ def tenants_of_rounds(
 
     accounts = [delivery.jobs.get(job.job_id) for job in jobs]
     promised = np.array([0.0 if each is None else each.promised_seconds * each.num_gpus for each in accounts])
-    short = np.array([0.0 if each is None else each.shortfall_seconds * each.num_gpus for each in accounts])
+    short = np.array([0.0 if each is None else each.undelivered_seconds * each.num_gpus for each in accounts])
     last = rounds[-1]
     shares = gp.tenant_shares(
         [job.tenant for job in jobs],
@@ -246,7 +202,7 @@ def tenants_of_rounds(
         gpus_wanted=np.array([job.num_gpus for job in jobs], dtype=float),
         **({} if problem is None else {"work": _work(gpus, problem)}),
     )
-    behind = {name: each.shortfall_gpu_seconds for name, each in delivery.tenants.items()}
+    behind = {name: each.undelivered_gpu_seconds for name, each in delivery.tenants.items()}
     return tuple(
         replace(each, delivered_gpu_seconds=(each.promised_gpu_seconds or 0.0) - behind[each.tenant])
         if each.tenant in behind
@@ -292,6 +248,16 @@ class Outlook:
     jobs: the jobs of the file; records: {job_id: record} from a simulation in which all of them are in the system at time 0;
     rounds: the number of rounds.
     """
+
+    COLUMNS: ClassVar[Mapping[str, Column]] = {
+        "job_id": Column("job", "name"),
+        "tenant": Column("tenant", "name", 3),
+        "num_gpus": Column("GPUs"),
+        "start_seconds": Column("starts in", "time"),
+        "end_seconds": Column("ends in", "time"),
+        "cost": Column("cost", "money", 1),
+        "reason": Column("because", "prose", 2),
+    }
 
     jobs: Sequence[gp.Job]
     cluster: gp.Cluster
@@ -380,18 +346,9 @@ class Outlook:
         shown, more = ordered[:most], len(ordered) - len(ordered[:most])
         if not shown:
             return ""
-        titles = [Column("job", "name"), Column("tenant", "name", 3), Column("GPUs"), Column("starts in"), Column("ends in")]
-        titles += [Column("cost", optional=1), Column("because", "prose", 2)]
-        rows = []
-        for job in shown:
-            record, end = self.records[job.job_id], self._end(job)
-            start = record.first_start_seconds
-            times = ["-" if start is None else time_text(start), "-" if end is None else time_text(end)]
-            cost = money(self._cost(job)) if has_prices(self.cluster) else ""
-            rows.append([job.job_id, job.tenant, size_text(job), *times, cost, self._reason(job)])
-        kept = [i for i in range(len(titles)) if any(row[i] for row in rows)]
-        title = f"Jobs by their end{f', the first {len(shown)}; {more:,} more: --all' if more else ''}"
-        return table_text(title, [titles[i] for i in kept], [[row[i] for i in kept] for row in rows])
+        rows = [row | {"num_gpus": size_text(job)} for job, row in zip(shown, self._rows(shown), strict=True)]
+        columns = declared_columns(self.COLUMNS, lambda name: (row[name] for row in rows), {"cost": not has_prices(self.cluster)})
+        return columns_text(f"Jobs by their end{f', the first {len(shown)}; {more:,} more: --all' if more else ''}", columns)
 
     def _reason(self, job: gp.Job) -> str:
         """Return why the end of a job is unknown."""
@@ -401,15 +358,18 @@ class Outlook:
             return "it can never start: what it waits for can no longer happen"
         return "its steps are unknown" if _is_endless(job) else self.records[job.job_id].reason or "others are served first"
 
-    def tenants_text(self, most: int | None) -> str:
-        """Return a table of the tenants; most: maximum number of rows."""
-        return tenants_table("Tenants until then", self.tenants, has_prices=has_prices(self.cluster), most=most)
-
-    def _rows(self) -> list[list[object]]:
-        starts = (self.records[job.job_id].first_start_seconds for job in self.jobs)
+    def _rows(self, jobs: Iterable[gp.Job]) -> list[dict[str, Any]]:
         return [
-            [job.job_id, job.tenant, job.num_gpus, start, self._end(job), self._cost(job), self._reason(job)]
-            for job, start in zip(self.jobs, starts, strict=True)
+            {
+                "job_id": job.job_id,
+                "tenant": job.tenant,
+                "num_gpus": job.num_gpus,
+                "start_seconds": self.records[job.job_id].first_start_seconds,
+                "end_seconds": self._end(job),
+                "cost": self._cost(job),
+                "reason": self._reason(job),
+            }
+            for job in jobs
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -419,21 +379,14 @@ class Outlook:
             "num_rounds": self.rounds,
             "end_seconds": max(ends, default=None),
             "cost": self.cost,
-            "jobs": [dict(zip(OUTLOOK, row, strict=True)) for row in self._rows()],
+            "jobs": self._rows(self.jobs),
             "tenants": [each.to_dict() for each in self.tenants],
         }
 
     def csv(self) -> str:
         """Return a CSV table with a row for each job."""
-        return csv_text(OUTLOOK, [["" if cell is None else cell for cell in row] for row in self._rows()])
-
-    def tenants_csv(self) -> str:
-        """Return a CSV table with a row for each tenant."""
-        return csv_text(tenants_header(self.cluster.accelerator_names), tenants_rows(self.tenants))
-
-
-OUTLOOK = ("job_id", "tenant", "num_gpus", "start_seconds", "end_seconds", "cost", "reason")
-"""Columns of `Outlook` in CSV files, and keys in JSON."""
+        rows = [["" if cell is None else cell for cell in row.values()] for row in self._rows(self.jobs)]
+        return csv_text(list(self.COLUMNS), rows)
 
 
 def _arrived(jobs: Iterable[gp.Job]) -> list[tuple[float, gp.Job]]:

@@ -13,9 +13,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
-from gavel_py.cli.accounting import forecast_lines, money, tenants_line, tenants_table
-from gavel_py.cli.output import counted, number, size_text, time_text
-from gavel_py.cli.tables import Column, Metric, bar, comparison_text, line_width, listed, shortened, styled, table_text, wrapped
+from gavel_py.cli.accounting import forecast_lines, tenants_line, tenants_table
+from gavel_py.cli.output import SAME_VALUE, counted, declared_columns, metric_row, money, number, size_text, time_text
+from gavel_py.cli.tables import (
+    Column,
+    Columns,
+    ComparisonRow,
+    bar,
+    columns_text,
+    comparison_text,
+    line_width,
+    listed,
+    shortened,
+    styled,
+    table_text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +50,6 @@ MAX_TYPES, MAX_TYPE = 2, 12
 
 MAX_MISSES = 5
 """Maximum number of jobs listed that miss a constraint; the JSON output has all of them."""
-
-SAME = 1e-6
-"""Relative difference up to which two values count as equal."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ class Screen:
 
         due, left = self.problem.deadlines_seconds, self.problem.steps_remaining
         with np.errstate(invalid="ignore"):
-            met = self.allocation.throughputs * due >= left * (1 - SAME)
+            met = self.allocation.throughputs * due >= left * (1 - SAME_VALUE)
         return int(met.sum()), int((~np.isnan(due)).sum())
 
 
@@ -134,7 +144,8 @@ def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) ->
             for by_numbers, numbers in zip(found, (unmeasured, sorted(too_large)), strict=True):
                 by_numbers.setdefault(tuple(numbers), []).append(job.job_id)
     texts = [
-        f"{listed(ids, line_width() // 2)} cannot run on {_either(numbers)}: {reason}."
+        f"{listed(ids, line_width() // 2)} cannot run on {' or '.join(map(str, numbers))} {'GPU' if numbers == (1,) else 'GPUs'}: "
+        f"{reason}."
         for by_numbers, reason in zip(found, reasons, strict=True)
         for numbers, ids in by_numbers.items()
         if numbers
@@ -147,11 +158,7 @@ def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) ->
 def _most_gpus(problem: gp.AllocationProblem, job: gp.Job) -> float:
     """Return the number of GPUs of the largest type that a job may use."""
     gpus = zip(problem.accelerator_types, problem.capacities.tolist(), strict=True)
-    return max((count for name, count in gpus if name in (job.allowed_accelerators or problem.accelerator_types)), default=0)
-
-
-def _either(numbers: Sequence[int]) -> str:
-    return f"{' or '.join(map(str, numbers))} {'GPU' if numbers == (1,) else 'GPUs'}"
+    return max((count for name, count in gpus if job.allows(name)), default=0)
 
 
 def limiting_jobs(allocation: gp.Allocation, problem: gp.AllocationProblem) -> list[int]:
@@ -161,9 +168,9 @@ def limiting_jobs(allocation: gp.Allocation, problem: gp.AllocationProblem) -> l
     if allocation.policy != "max_min_fairness" or allocation.objective_value is None or allocation.constraints:
         return []
     levels = allocation.normalized_throughputs * problem.num_gpus / problem.weights
-    fastest = allocation.throughputs >= problem.fastest * (1 - SAME)
+    fastest = allocation.throughputs >= problem.fastest * (1 - SAME_VALUE)
     served = problem.runnable.any(axis=1)
-    limited = served & fastest & (levels <= allocation.objective_value * (1 + SAME))
+    limited = served & fastest & (levels <= allocation.objective_value * (1 + SAME_VALUE))
     return [] if fastest[served & ~limited].all() else np.flatnonzero(limited).tolist()
 
 
@@ -254,9 +261,9 @@ def _worst_off(value: float, screen: Screen) -> str:
     problem, served = screen.problem, screen.served
     worst, fair = float(screen.allocation.vs_fair_share[served].min(initial=math.inf)), problem.fair_share[served]
     total, gpus = float(problem.weights[served].sum()), float(problem.share_capacities.sum()) or 1.0
-    if math.isclose(worst, value * total / gpus, rel_tol=SAME) and not screen.allocation.options.get("caution"):
+    if math.isclose(worst, value * total / gpus, rel_tol=SAME_VALUE) and not screen.allocation.options.get("caution"):
         by_weight = problem.weights[served] * gpus / (problem.num_gpus[served] * total)
-        share = "fair share" if (by_weight <= fair * (1 + SAME)).all() else "share by weight"
+        share = "fair share" if (by_weight <= fair * (1 + SAME_VALUE)).all() else "share by weight"
         return f"the worst-off job gets {percent(worst)} of its {share}"
     work = f"the worst-off job {_work(value, screen)} per unit of weight{_equal(screen)}"
     caution = screen.allocation.options.get("caution")
@@ -337,19 +344,20 @@ MEANINGS: Mapping[str, Meaning] = {
 def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
     """Return a table with the use of each GPU type as bars, and the gain of the objective by one more GPU."""
     prices = allocation.shadow_prices
-    columns = [Column("GPU type", "name"), Column("GPUs used", "text", 2), Column(""), Column("of")]
-    if prices is not None:
-        at_most = ", at most" if allocation.shadow_prices_at_most else ""
-        columns.append(Column(f"objective per extra GPU{at_most}", optional=1))
-    rows = []
-    for j, (name, used) in enumerate(zip(allocation.accelerator_types, allocation.utilization.tolist(), strict=True)):
-        row = [name, bar(used), f"{used:.1%}", f"{problem.capacities[j]:g}"]
-        rows.append(row if prices is None else [*row, number(prices[j])])
-    return table_text("", columns, rows)
+    used = allocation.utilization.tolist()
+    at_most = ", at most" if allocation.shadow_prices_at_most else ""
+    columns: Columns = [
+        ("GPU type", allocation.accelerator_types),
+        (Column("GPUs used", "text", 2), map(bar, used)),
+        ("", map("{:.1%}".format, used)),
+        ("of", map("{:g}".format, problem.capacities)),
+        (Column(f"objective per extra GPU{at_most}", optional=1), () if prices is None else map(number, prices)),
+    ]
+    return columns_text("", columns)
 
 
 @dataclass(frozen=True)
-class Group:
+class EqualJobs:
     """Equal jobs with equal answers. rows: their rows, in the order of the problem."""
 
     rows: NDArray[np.int64]
@@ -360,7 +368,7 @@ class Group:
         return int(self.rows[0])
 
 
-def _groups(screen: Screen, *, apart: bool) -> list[Group]:
+def _groups(screen: Screen, *, apart: bool) -> list[EqualJobs]:
     """Return the jobs that can run in groups of equal rows and answers, worst off first, those without time last."""
     import numpy as np
 
@@ -379,7 +387,7 @@ def _groups(screen: Screen, *, apart: bool) -> list[Group]:
         table = np.arange(len(served))[:, None]
     numbers = np.unique(table, axis=0, return_inverse=True)[1].ravel()
     order = np.argsort(numbers, kind="stable")
-    groups = [Group(served[part]) for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)]
+    groups = [EqualJobs(served[part]) for part in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)]
     has_time, share = allocation.time_fractions.sum(axis=1) > 0, allocation.vs_fair_share
     key = {group.first: (not has_time[group.first], round(float(share[group.first]), 6), -len(group.rows)) for group in groups}
     return sorted(groups, key=lambda group: (*key[group.first], group.first))
@@ -398,56 +406,47 @@ def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
     has_time = [bool(screen.allocation.time_fractions[group.first].any()) for group in groups]
     what = "Jobs with GPU time" if all(has_time[: len(shown)]) and not all(has_time) else "Jobs"
     title = f"{what}, worst off first: {listed_jobs:,} of {jobs:,}{more}{star}"
-    types, equal = screen.allocation.accelerator_types, any(len(group.rows) > 1 for group in shown)
-    columns = [Column("job", "name"), Column("like it", "text"), Column("job type", "name", 2), Column("tenant", "name", 5)]
-    columns += [Column(f"on {name}") for name in types] if wide else [Column("time on GPUs", "text")]
-    columns += [Column("GPUs"), Column("weight", optional=3), Column("steps/s", optional=4), Column("speed", optional=1)]
-    columns += [Column("vs. fair share"), Column("ends in", optional=5), Column("cost per hour", optional=6)]
-    rows = [_row(screen, group, wide=wide) for group in shown]
-    ends = not all(math.isnan(screen.forecast.end_seconds[group.first]) for group in shown)
-    left_out = {
-        "ends in": ends,
-        "cost per hour": screen.has_prices,
-        "like it": equal,
-        "tenant": wide,
-        "weight": wide or bool((screen.problem.weights != 1).any()),
-    }
-    kept = [i for i, column in enumerate(columns) if left_out.get(column.title, True) and any(row[i] for row in rows)]
-    table = table_text(title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], wide=wide)
-    return table + wrapped([NOTE], indent="")
+    return columns_text(title, _columns(screen, shown, wide=wide), wide=wide) + wrapped([NOTE], indent="")
 
 
-def _row(screen: Screen, group: Group, *, wide: bool) -> list[str]:
-    allocation, i, job = screen.allocation, group.first, screen.jobs[group.first]
-    types = range(len(allocation.accelerator_types))
-    shares = [_share(allocation, i, j) for j in types]
-    if not wide:
-        texts = _times(allocation, i, shares)
-        shares = [
-            ", ".join([*texts[:MAX_TYPES], *([f"{len(texts) - MAX_TYPES} more"] if len(texts) > MAX_TYPES else [])]) or "none"
-        ]
-    like = f"+{len(group.rows) - 1}" if len(group.rows) > 1 else ""
-    figures = (screen.problem.weights[i], allocation.throughputs[i], allocation.normalized_throughputs[i])
-    first = [allocation.job_ids[i], like, job.job_type, job.tenant, *shares, size_text(job)]
-    end, cost = screen.forecast.end_seconds[i], screen.forecast.cost_per_hour[i]
-    last = ["-" if math.isnan(end) else time_text(end), money(None if math.isnan(cost) else cost)]
-    return [*first, *map(number, figures), f"{allocation.vs_fair_share[i]:.2f}", *last]
+def _columns(screen: Screen, groups: Sequence[EqualJobs], *, wide: bool) -> Columns:
+    """Return the columns of a table of jobs."""
+    allocation, weights, rows = screen.allocation, screen.problem.weights, [group.first for group in groups]
+    jobs, forecast = [screen.jobs[i] for i in rows], screen.forecast
+    shares = [[_share(allocation, i, j) for j in range(len(allocation.accelerator_types))] for i in rows]
+    times = [_times(allocation, i, parts) for i, parts in zip(rows, shares, strict=True)]
+    by_type = zip([f"on {name}" for name in allocation.accelerator_types], zip(*shares, strict=True), strict=True)
+    left_out = {"end_seconds": all(map(math.isnan, forecast.end_seconds[rows])), "cost_per_hour": not screen.has_prices}
+    return [
+        ("job", [job.job_id for job in jobs]),
+        (Column("like it", "text"), [f"+{len(group.rows) - 1}" if len(group.rows) > 1 else "" for group in groups]),
+        (Column("job type", "name", 2), [job.job_type for job in jobs]),
+        (Column("tenant", "name", 5), [job.tenant for job in jobs] if wide else ()),
+        *(by_type if wide else [(Column("time on GPUs", "text"), times)]),
+        ("GPUs", map(size_text, jobs)),
+        (Column("weight", optional=3), map(number, weights[rows]) if wide or (weights != 1).any() else ()),
+        *declared_columns(allocation.COLUMNS, lambda name: getattr(allocation, name)[rows].tolist()),
+        *declared_columns(forecast.COLUMNS, lambda name: getattr(forecast, name)[rows].tolist(), left_out),
+    ]
 
 
-def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> list[str]:
+def _times(allocation: gp.Allocation, i: int, shares: Sequence[str]) -> str:
     """Return the types on which a job has time with their shares, largest first; for elastic jobs, by number of GPUs."""
     names = [shortened(name, MAX_TYPE) for name in allocation.accelerator_types]
     counts = () if allocation.counts is None else allocation.counts.of(i)
     if counts:
-        return [f"{time:.1%} {count} {names[j]}" for j, count, time in sorted(counts, key=lambda each: -each[2])]
-    used = (j for j in range(len(names)) if allocation.time_fractions[i, j] > 0)
-    return [f"{shares[j]} {names[j]}" for j in sorted(used, key=lambda j: -allocation.time_fractions[i, j])]
+        texts = [f"{time:.1%} {count} {names[j]}" for j, count, time in sorted(counts, key=lambda each: -each[2])]
+    else:
+        used = (j for j in range(len(names)) if allocation.time_fractions[i, j] > 0)
+        texts = [f"{shares[j]} {names[j]}" for j in sorted(used, key=lambda j: -allocation.time_fractions[i, j])]
+    more = [f"{len(texts) - MAX_TYPES} more"] if len(texts) > MAX_TYPES else []
+    return ", ".join([*texts[:MAX_TYPES], *more]) or "none"
 
 
 def _share(allocation: gp.Allocation, i: int, j: int) -> str:
     counts = () if allocation.counts is None else allocation.counts.of(i)
     if counts:
-        return ", ".join(f"{time:.1%} on {count}" for column, count, time in counts if column == j and time > SAME) or "."
+        return ", ".join(f"{time:.1%} on {count}" for column, count, time in counts if column == j and time > SAME_VALUE) or "."
     part, spread = allocation.time_fractions[i, j], allocation.spread_fractions
     return "." if part == 0 else f"{part:.1%}{SPREAD if spread is not None and spread[i, j] > 0 else ''}"
 
@@ -503,23 +502,26 @@ def compared_text(screens: Sequence[Screen], *, wide: bool) -> str:
     return wrapped([head]) + comparison_text("Policies compared", labels, _metrics(screens), wide=wide)
 
 
-def _metrics(screens: Sequence[Screen]) -> Iterator[Metric]:
+def _metrics(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
     def of(figure: Callable[[gp.Allocation, list[int]], Any]) -> list[float | None]:
         values = (figure(screen.allocation, screen.served) if screen.served else None for screen in screens)
         return [None if value is None else float(value) for value in values]
 
-    due = screens[0].deadlines[1]
-    yield Metric("worst-off job, vs. fair share", of(lambda a, rows: a.vs_fair_share[rows].min()), lambda v: f"{v:.3f}", "most")
-    yield Metric("total speed of all jobs", of(lambda a, rows: a.normalized_throughputs[rows].sum()), number, "most")
+    def of_metric(name: str, label: str = "") -> ComparisonRow:
+        return metric_row(gp.METRICS[name], [each[name] for each in metrics], label=label)
+
+    metrics, due = [screen.allocation.metrics() for screen in screens], screens[0].deadlines[1]
+    yield ComparisonRow(
+        "worst-off job, vs. fair share", of(lambda a, rows: a.vs_fair_share[rows].min()), lambda v: f"{v:.3f}", "most"
+    )
+    yield of_metric("total_normalized_throughput")
     if due:
-        yield Metric("deadlines met", [screen.deadlines[0] for screen in screens], lambda v: f"{v:.0f} of {due}", "most")
-    yield Metric("jobs without GPU time", of(lambda a, rows: (~a.time_fractions[rows].any(axis=1)).sum()), "{:.0f}".format)
-    capacities = screens[0].problem.capacities
-    used = [float(screen.allocation.utilization @ capacities) for screen in screens]
+        yield ComparisonRow("deadlines met", [screen.deadlines[0] for screen in screens], lambda v: f"{v:.0f} of {due}", "most")
+    yield ComparisonRow("jobs without GPU time", of(lambda a, rows: (~a.time_fractions[rows].any(axis=1)).sum()), "{:.0f}".format)
     if screens[0].has_prices:
-        yield Metric("cost per hour", [screen.forecast.total_cost_per_hour for screen in screens], money)
-    yield Metric("GPUs used", [each / (float(capacities.sum()) or 1.0) for each in used], "{:.1%}".format)
-    yield Metric("objective, in its own unit", [screen.allocation.objective_value for screen in screens], number)
+        yield ComparisonRow("cost per hour", [each["cost_per_hour"] for each in metrics], money)
+    yield of_metric("utilization", "GPUs used")
+    yield of_metric("objective")
 
 
 def constraints_text(

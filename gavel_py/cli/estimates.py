@@ -11,15 +11,13 @@ from typing import Any, Literal, TypeGuard
 import click
 
 import gavel_py as gp
-from gavel_py.cli.output import counted, gang_text, number
-from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.cli.output import SAME_VALUE, counted, gang_text, number
+from gavel_py.cli.tables import Column, Columns, columns_text, wrapped
+from gavel_py.cli.usage import check_value, refuse
 from gavel_py.errors import decimal_hint
 
 METHODS = ("gaussian_process", "additive", "specs")
 """Methods of --estimate; the first is the default."""
-
-IN_USE = 1e-6
-"""Average number of GPUs above which an estimate is in use."""
 
 SHOWN = 10
 """Maximum number of estimates listed; the JSON output has all of them."""
@@ -74,13 +72,8 @@ class MethodOption(click.Option):
 def _confidence(text: str) -> float | str:
     if text == "optimistic":
         return text
-    try:
-        part = -1.0 if decimal_hint(text) else float(text)
-    except ValueError:
-        part = -1.0
-    if not 0 < part < 1:
-        problem = f"is neither a probability above 0 and below 1 nor 'optimistic'{decimal_hint(text)}"
-        raise click.BadParameter(f"{text!r} {problem}")
+    part = number_in(text) or 0.0
+    check_value(text, 0 < part < 1, "is neither a probability above 0 and below 1 nor 'optimistic'")
     return part
 
 
@@ -115,10 +108,8 @@ def number_in(text: str) -> float | None:
 def _explore(text: str) -> Explore:
     if text in (OPTIMISTIC, MEDIAN):
         return text  # type: ignore[return-value]
-    share = number_in(text)
-    if share is None or not 0 < share < 1:
-        problem = "is neither optimistic, median, nor a share of the GPUs above 0 and below 1"
-        raise click.BadParameter(f"{text!r} {problem}{decimal_hint(text)}")
+    share = number_in(text) or 0.0
+    check_value(text, 0 < share < 1, "is neither optimistic, median, nor a share of the GPUs above 0 and below 1")
     return share
 
 
@@ -156,17 +147,21 @@ def learner(profile: gp.ThroughputProfile, explore: Explore, store: gp.Throughpu
 
 def check_options(method: str | None, confidence: Confidence) -> None:
     """Raise `UsageError` for --confidence without --estimate."""
-    if confidence is not None and method is None:
-        raise click.UsageError("--confidence selects values of estimates; add --estimate")
+    refuse((confidence is not None and method is None, "--confidence selects values of estimates; add --estimate"))
+
+
+def by_type(profile: gp.Profile, option: str) -> gp.ThroughputProfile:
+    """Return a profile of speeds by job type. Raises `UsageError` for one by job; option: what needs those by type."""
+    if not isinstance(profile, gp.ThroughputProfile):
+        raise click.UsageError(f"{option}, but --throughputs gives them by job; omit one")
+    return profile
 
 
 def with_estimates(profile: gp.Profile, method: str | None, confidence: Confidence) -> gp.Profile:
     """Return the profile with the estimates of --estimate, or the profile itself without it."""
     if method is None:
         return profile
-    if not isinstance(profile, gp.ThroughputProfile):
-        raise click.UsageError("--estimate estimates speeds by job type, but --throughputs gives them by job; omit one")
-    return of_types(profile, method, confidence)
+    return of_types(by_type(profile, "--estimate estimates speeds by job type"), method, confidence)
 
 
 def of_types(profile: gp.ThroughputProfile, method: str | None, confidence: Confidence) -> gp.ThroughputProfile:
@@ -176,9 +171,8 @@ def of_types(profile: gp.ThroughputProfile, method: str | None, confidence: Conf
 
 def with_gangs(profile: gp.Profile, jobs: Iterable[gp.Job]) -> gp.Profile:
     """Return the profile with the gangs of --extrapolate for these jobs; a profile with estimates already has them."""
-    if not isinstance(profile, gp.ThroughputProfile):
-        raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
-    return profile if has_estimates(profile) else gp.extend_profile(profile, jobs)
+    known = by_type(profile, "--extrapolate estimates speeds by job type")
+    return profile if has_estimates(profile) else gp.extend_profile(known, jobs)
 
 
 def has_estimates(profile: gp.Profile) -> TypeGuard[gp.EstimatedProfile]:
@@ -250,10 +244,9 @@ def unknown_memory(profile: gp.Profile, cluster: gp.Cluster, held: Mapping[gp.Es
     """Return the job types of unknown GPU memory that hold GPUs which may be too small for them; held: from `held_gpus`."""
     if not has_estimates(profile):
         return []
-    memory, found = dict(zip(cluster.accelerator_names, cluster.gpu_memory_gb.tolist(), strict=True)), {}
-    for entry in (each.entry for each, gpus in held.items() if gpus > IN_USE):
-        there = memory.get(entry.accelerator, float("nan"))
-        if sizes := profile.larger_memory_measured(entry, None if there != there else there):
+    memory, found = {kind.name: kind.memory_gb for kind in cluster.accelerator_types}, {}
+    for entry in (each.entry for each, gpus in held.items() if gpus > SAME_VALUE):
+        if sizes := profile.larger_memory_measured(entry, memory.get(entry.accelerator)):
             row = {"job_type": entry.job_type, "accelerator": entry.accelerator}
             found[tuple(row.values())] = row | {"gpu_memory_gb": sizes[0], "largest_measured_gb": sizes[1]}
     return list(found.values())
@@ -278,30 +271,19 @@ def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
     """
     if not held:
         return "No speed is estimated: those of all jobs that can run were measured.\n"
-    ordered = sorted(held, key=lambda each: (held[each] <= IN_USE, -_width(each)))
-    more = len(held) - SHOWN
-    title = f"{counted(len(held), 'estimated speed')}, those in use and least certain first"
-    rows = [
-        [
-            _beside(each.entry),
-            gang_text(each.entry.num_gpus),
-            each.entry.accelerator,
-            number(each.steps_per_second),
-            interval_text(each),
-            each.unit,
-            number(held[each]) if held[each] > IN_USE else "-",
-        ]
-        for each in ordered[:SHOWN]
+    shown = sorted(held, key=lambda each: (held[each] <= SAME_VALUE, -(each.high / each.low if each.low > 0 else 0.0)))[:SHOWN]
+    units = {each.unit for each in shown}
+    columns: Columns = [
+        (Column("job type", "name"), [_beside(each.entry) for each in shown]),
+        ("gang", [gang_text(each.entry.num_gpus) for each in shown]),
+        (Column("on", "name"), [each.entry.accelerator for each in shown]),
+        ("estimate" if len(units) > 1 else shown[0].unit, [number(each.steps_per_second) for each in shown]),
+        ("80 % interval", map(interval_text, shown)),
+        (Column("unit", "text"), [each.unit for each in shown] if len(units) > 1 else ()),  # one unit is in the header
+        ("GPUs held", [number(held[each]) if held[each] > SAME_VALUE else "-" for each in shown]),
     ]
-    units = {each.unit for each in ordered[:SHOWN]}
-    columns = [Column("job type", "name"), Column("gang"), Column("on", "name")]
-    if len(units) == 1:  # the header has the unit
-        rows = [[*row[:5], row[6]] for row in rows]
-        columns += [Column(next(iter(units))), Column("80 % interval")]
-    else:
-        columns += [Column("estimate"), Column("80 % interval"), Column("unit", "text")]
-    text = table_text(title, [*columns, Column("GPUs held")], rows)
-    return text + wrapped([*([value] if value else []), *([f"{more} more: --json"] if more > 0 else [])])
+    text = columns_text(f"{counted(len(held), 'estimated speed')}, those in use and least certain first", columns)
+    return text + wrapped([*([value] if value else []), *([f"{len(held) - SHOWN} more: --json"] if len(held) > SHOWN else [])])
 
 
 def value_text(profile: gp.Profile) -> str:
@@ -319,10 +301,6 @@ def value_text(profile: gp.Profile) -> str:
 
 def _beside(entry: Any) -> str:
     return entry.job_type if entry.partner is None else f"{entry.job_type} beside {entry.partner}"
-
-
-def _width(estimate: gp.Estimate) -> float:
-    return estimate.high / estimate.low if estimate.low > 0 else 0.0
 
 
 def interval_text(estimate: gp.Estimate) -> str:
@@ -361,13 +339,14 @@ def sensitivity_text(found: gp.Sensitivity) -> str:
         f"Measure first: {named(first.estimate.entry)}: up to {_percent(first.regret)} of {what}. This is what the answer would "
         f"lose if the speed were at an end of its 80 % interval{rest}."
     ]
-    rows = []
-    for each in shown:
-        lost = map(_percent, (each.regret_low, each.regret_high))
-        rows.append([named(each.estimate.entry), str(each.jobs), interval_text(each.estimate), *lost])
-    columns = [Column("estimate", "name"), Column("jobs"), Column("80 % interval", optional=1)]
-    columns += [Column("lost if slower"), Column("lost if faster")]
-    return wrapped(lines) + "\n" + table_text(f"What estimates may cost, as part of {what}", columns, rows)
+    columns: Columns = [
+        ("estimate", [named(each.estimate.entry) for each in shown]),
+        ("jobs", [str(each.jobs) for each in shown]),
+        (Column("80 % interval", optional=1), [interval_text(each.estimate) for each in shown]),
+        ("lost if slower", [_percent(each.regret_low) for each in shown]),
+        ("lost if faster", [_percent(each.regret_high) for each in shown]),
+    ]
+    return wrapped(lines) + "\n" + columns_text(f"What estimates may cost, as part of {what}", columns)
 
 
 def _rest(found: gp.Sensitivity, shown: int, what: str) -> str:

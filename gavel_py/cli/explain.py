@@ -10,13 +10,13 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates, inputs
-from gavel_py.cli.accounting import has_its_share, has_prices, hourly, money, tenant_text
+from gavel_py.cli.accounting import has_its_share, has_prices, hourly, tenant_text
 from gavel_py.cli.allocation_text import percent, refused_counts
 from gavel_py.cli.inputs import (
     GAIN_NOTE,
     ONE_POLICY,
-    SHARING,
     Command,
+    declared_option,
     load,
     main_option,
     option,
@@ -24,14 +24,9 @@ from gavel_py.cli.inputs import (
     takes_options,
     warnings_shown,
 )
-from gavel_py.cli.output import counted, emit, gang_text, json_text, number, time_text, unused_text
-from gavel_py.cli.tables import table_text, wrapped
-
-TOLERANCE = 1e-6
-"""Relative change below which a value counts as unchanged."""
-
-FULL = 1e-6
-"""Part of the GPUs of a type that may be free while all of them still count as in use."""
+from gavel_py.cli.output import SAME_VALUE, counted, emit, gang_text, json_text, money, number, time_text, unused_text
+from gavel_py.cli.tables import Columns, columns_text, table_text, wrapped
+from gavel_py.cli.usage import refuse
 
 MIN_TIME = 5e-4
 """Smallest time fraction that is printed as more than 0.0%."""
@@ -41,7 +36,7 @@ MAX_PARTNERS = 10
 
 
 @dataclass(frozen=True)
-class Request(inputs.Request):
+class ExplainOptions(inputs.ProblemOptions):
     """The options, as typed."""
 
     policy_specs: tuple[str, ...] = main_option("Policy", "--policy", "-p", **ONE_POLICY)
@@ -50,10 +45,10 @@ class Request(inputs.Request):
 
 @click.command("explain", cls=Command)
 @click.argument("job_id", metavar="JOB_ID")
-@takes_options(Request)
-@click.option("--sharing", **SHARING)
+@takes_options(ExplainOptions)
+@click.option("--sharing", **declared_option("solve", "sharing"))
 @click.option("--with", "partner", metavar="JOB_ID", help="With --sharing: why it does or does not share GPUs with this job.")
-def command(request: Request, job_id: str, sharing: bool, partner: str | None) -> None:
+def command(request: ExplainOptions, job_id: str, sharing: bool, partner: str | None) -> None:
     """Explain why a job gets what it gets.
 
     Shows what limits the job, what one more GPU of each type would change, and which jobs hold the GPUs that it could use. The
@@ -64,14 +59,13 @@ def command(request: Request, job_id: str, sharing: bool, partner: str | None) -
     gavel explain vision-003 jobs.csv -c cluster.yaml -p fifo --json
     gavel explain vision-003 jobs.csv -c cluster.yaml --sharing --with language-011
     """
-    if request.form == "csv":
-        raise click.UsageError("an explanation is not a table; leave out --csv, or use --json")
-    if partner is not None and not sharing:
-        raise click.UsageError("--with explains whether two jobs share GPUs; add --sharing")
+    refuse(
+        (request.form == "csv", "an explanation is not a table; leave out --csv, or use --json"),
+        (partner is not None and not sharing, "--with explains whether two jobs share GPUs; add --sharing"),
+    )
     with warnings_shown():
         policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
-        if others:
-            raise click.UsageError("a job is explained under one --policy at a time")
+        refuse((others, "a job is explained under one --policy at a time"))
         loaded = load(request)
         problem = loaded.problem(sharing=sharing)
         explanation = gp.explain(problem, job_id, policy, partner=partner)
@@ -161,7 +155,7 @@ def _workflow(jobs: gp.JobSet, problem: gp.AllocationProblem, row: int) -> str:
     if tasks > 1:
         name = next(job.workflow for job in jobs if job.job_id == job_id)
         lines.append(f"It is one of {tasks} jobs of workflow {name} that are ready, which share one weight.")
-    waiting = [job.job_id for job in jobs if any(text.rpartition(":")[2] == job_id for text in job.depends_on)]
+    waiting = [job.job_id for job in jobs if job_id in job.parents]
     if waiting:
         path = time_text(float(problem.path_seconds[row])) if problem.path_seconds[row] else ""
         text = f"{_joined(waiting[:MAX_PARTNERS])} {'waits' if len(waiting) == 1 else 'wait'} for it"
@@ -195,7 +189,9 @@ GAINS = {
 
 def _scarce(explanation: gp.Explanation) -> Iterator[str]:
     """Yield a sentence on the fully used types that would make the job faster, and on the gain by one more GPU of each."""
-    taken = [each for each in explanation.bindings if each.kind == "gpus" and explanation.utilization.get(each.name, 0) > 1 - FULL]
+    taken = [
+        each for each in explanation.bindings if each.kind == "gpus" and explanation.utilization.get(each.name, 0) > 1 - SAME_VALUE
+    ]
     if not taken:
         return
     counts = {each.name: explanation.capacities[each.name] for each in taken}
@@ -207,7 +203,7 @@ def _scarce(explanation: gp.Explanation) -> Iterator[str]:
     gains = [(each.name, each.price / abs(objective)) for each in taken if objective and each.price is not None]
     if what is None or not gains:
         yield f"{text}."
-    elif not any(gain > TOLERANCE for _, gain in gains):
+    elif not any(gain > SAME_VALUE for _, gain in gains):
         yield f"{text}; one more alone would change nothing."
     else:
         first, *others = (f"{f' {name}' if len(taken) > 1 else ''}{{}} by at most {percent(gain)}" for name, gain in gains)
@@ -272,24 +268,24 @@ def _partners(explanation: gp.Explanation) -> str:
 
 def _more_gpus(explanation: gp.Explanation) -> str:
     solved = [more for more in explanation.one_more_gpu if not more.failed]
-    has_objective = explanation.objective is not None
-    columns = ["type", "steps/s", "change", *(["objective", "its change"] if has_objective else [])]
-    rows = []
-    for more in solved:
-        speed = ("" if more.certain else "~") + number(more.throughput)
-        rows.append([more.accelerator, speed, _change(more.throughput_change, explanation.throughput)])
-        if has_objective:
-            rows[-1] += [number(more.objective), _change(more.objective_change, explanation.objective)]
+    with_objective = [] if explanation.objective is None else solved
+    columns: Columns = [
+        ("type", [more.accelerator for more in solved]),
+        ("steps/s", [("" if more.certain else "~") + number(more.throughput) for more in solved]),
+        ("change", [_change(more.throughput_change, explanation.throughput) for more in solved]),
+        ("objective", [number(more.objective) for more in with_objective]),
+        ("its change", [_change(more.objective_change, explanation.objective) for more in with_objective]),
+    ]
     notes = [f"{more.accelerator}: {reason}" for more in explanation.one_more_gpu if (reason := more.failed or more.closed)]
     if not all(more.certain for more in solved):
         notes.append("~: other allocations that are just as good may give it more or less")
-    return table_text("What one more GPU would change", columns, rows) + "".join(_wrapped(note, "") for note in notes)
+    return columns_text("What one more GPU would change", columns) + "".join(_wrapped(note, "") for note in notes)
 
 
 def _change(change: float | None, before: float | None) -> str:
     if change is None or before is None:
         return "-"
-    return "0" if abs(change) <= TOLERANCE * abs(before) else f"{change:+.4g}"
+    return "0" if abs(change) <= SAME_VALUE * abs(before) else f"{change:+.4g}"
 
 
 def _holders(explanation: gp.Explanation) -> str:
@@ -297,7 +293,7 @@ def _holders(explanation: gp.Explanation) -> str:
     held = [(holder.job_id, holder.gpus) for holder in explanation.holders]
     if explanation.others.jobs:
         held.append((f"{counted(explanation.others.jobs, 'other')}", explanation.others.gpus))
-    rows = [[name, *("." if gpus[t] < TOLERANCE else number(gpus[t]) for t in types)] for name, gpus in held]
+    rows = [[name, *("." if gpus[t] < SAME_VALUE else number(gpus[t]) for t in types)] for name, gpus in held]
     return table_text("Jobs that hold GPUs that it could use (on average)", ["job", *types], rows)
 
 

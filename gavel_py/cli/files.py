@@ -15,11 +15,15 @@ import re
 import stat
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+
+from gavel_py.cli.usage import refuse
+from gavel_py.errors import faults_from
 
 NAME = "standard input"
 _COPY = "gavel_py.standard_input"
@@ -30,6 +34,11 @@ _CLAIMED = "gavel_py.files"
 
 MAX_SNIFFED = 65_536
 """Number of bytes from which the format is recognised."""
+
+
+def writing(path: Path) -> AbstractContextManager[None]:
+    """Return a block that raises errors of a file that is written as `InputError`."""
+    return faults_from(str(path), "cannot be written", OSError)
 
 
 class InputFile(click.Path):
@@ -115,8 +124,7 @@ def _label(param: click.Parameter | None) -> str:
 
 def _copied(ctx: click.Context, suffix: str | None, *, in_place: bool) -> str:
     """Return the path of a copy of standard input that exists as long as the command. Raises `UsageError` if it is already read."""
-    if _COPY in ctx.meta:
-        raise click.UsageError("standard input (-) can be read only once; give a file for the other input")
+    refuse((_COPY in ctx.meta, "standard input (-) can be read only once; give a file for the other input"))
     data = sys.stdin.buffer.read()
     name = f"standard-input{_suffix(data) if suffix is None else suffix}"
     if in_place:

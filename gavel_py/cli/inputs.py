@@ -1,8 +1,8 @@
 """Options that several commands share, and the policies, jobs, clusters, profiles and constraints made from them.
 
 A command declares its options as the fields of a dataclass (`option`, `argument`) and receives an instance (`takes_options`).
-`Common` has the options of all commands that solve for a cluster, `Request` those of a problem of jobs, which `load` reads into
-`Inputs`.
+`Common` has the options of all commands that solve for a cluster, `ProblemOptions` those of a problem of jobs, which `load` reads
+into `Inputs`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -27,6 +28,7 @@ from gavel_py.cli import estimates, remember_jobs
 from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
 from gavel_py.cli.tables import table_text
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import InputError, together
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -64,22 +66,6 @@ STORE: Mapping[str, Any] = {
 }
 JSON: Mapping[str, Any] = {"is_flag": True, "help": "Print JSON and nothing else."}
 
-SHARING: Mapping[str, Any] = {
-    "is_flag": True,
-    "help": "Allow pairs of jobs to share GPUs, where the profile has their speeds.",
-}
-
-BY_WORKFLOW: Mapping[str, Any] = {
-    "default": True,
-    "help": "Whether a workflow counts as one for weights, shortest first and deadlines [yes], or each of its jobs by itself.",
-}
-
-MIN_GAIN: Mapping[str, Any] = {
-    "type": click.FloatRange(1.0),
-    "metavar": "G",
-    "help": "With --sharing: only pairs that do more than G times the work of one of them alone [1].",
-}
-
 IGNORE: Mapping[str, Any] = {
     "metavar": "NAME,...",
     "help": "Unknown columns of the file to ignore; may be given several times.",
@@ -111,6 +97,48 @@ def option(*names: str, **settings: Any) -> Any:
 def main_option(*names: str, **settings: Any) -> Any:
     """Declare a field as `option` does, for one of the few options that --help shows, too."""
     return field(metadata={**option(*names, **settings).metadata, "main": True})
+
+
+DECLARED: Mapping[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
+"""{command: {name of a field of `gp.SchedulerOptions`: its option}}; "slurm settings", "simulation" and "generate" are
+those of `gp.SlurmSettings`, `gp.SimulationOptions` and `gp.TraceOptions`.
+
+From a file that follows from the records (.ci/option_stubs.py), since help and completion need no library that the records need.
+"""
+
+OF_PROBLEM = tuple(name for name, declared in DECLARED["solve"].items() if declared["group"] == "Policy")
+"""Options of the scheduler that are arguments of `AllocationProblem.from_jobs`."""
+
+FLAGS = {name: each["names"][0].partition("/--")[2] for name, each in DECLARED["problem"].items() if each["names"]}
+"""{option of all commands on a problem that is a pair of flags: the second one}."""
+
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+def declared_option(command: str, name: str) -> dict[str, Any]:
+    """Return the settings of an option of the command line from the declaration of its field."""
+    own = {"Directory": DIRECTORY, "File": FILE}
+    return {
+        key: value if key != "type" else own.get(value[0]) or getattr(click, value[0])(**value[1])
+        for key, value in DECLARED[command][name]["option"].items()
+    }
+
+
+def declared_options(command: str, *, main: Collection[str] = (), **names: str) -> Any:
+    """Declare a field of a record of options as all that are declared for a command: a dictionary of those given.
+
+    main: those that --help shows, too; names: of those that have another name than the field.
+    """
+    return field(
+        metadata={
+            "fields": {
+                name: (main_option if name in main else option)(
+                    declared["group"], *([names[name]] if name in names else declared["names"]), **declared_option(command, name)
+                ).metadata
+                for name, declared in DECLARED[command].items()
+            }
+        }
+    )
 
 
 class Command(click.Command):
@@ -168,15 +196,21 @@ def takes_options(record: type[Any]) -> Decorator:
     """
     ordered = sorted(fields(record), key=lambda each: "argument" not in each.metadata)
     hints = get_type_hints(record)
+    within = {each.name: each.metadata.get("fields", {each.name: each.metadata}) for each in ordered}
+    declared = {name: (hints[own], metadata) for own, parts in within.items() for name, metadata in parts.items()}
 
     def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_record(**given: Any) -> None:
+            source, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
+            for name in (each.name for each in ordered if "fields" in each.metadata):
+                values = [(part, given.pop(part)) for part in within[name]]
+                given[name] = {part: value for part, value in values if source(part) is not default}
             command(record(**{each.name: given.pop(each.name) for each in fields(record)}), **given)
 
-        with_record.declared = {each.name: each.metadata for each in ordered}  # type: ignore[attr-defined]
+        with_record.declared = {name: metadata for name, (_, metadata) in declared.items()}  # type: ignore[attr-defined]
         decorated: Callable[..., Any] = with_record
-        for parameter in reversed([made for each in ordered for made in _parameters(each.name, hints[each.name], each.metadata)]):
+        for parameter in reversed([made for name, each in declared.items() for made in _parameters(name, *each)]):
             decorated = parameter(decorated)
         return decorated
 
@@ -240,8 +274,19 @@ ONE_POLICY: Mapping[str, Any] = {**POLICY, "help": "Policy, or package.module:Cl
 """For commands that show the answer of one policy."""
 
 
+class InRounds:
+    """A command with options of the scheduler, which it declares by `declared_options`."""
+
+    given_options: dict[str, Any]
+
+    @functools.cached_property
+    def rounds(self) -> gp.SchedulerOptions:
+        """The options of the scheduler."""
+        return gp.SchedulerOptions(**self.given_options)
+
+
 @dataclass(frozen=True)
-class Common:
+class Common(InRounds):
     """Options of all commands on a cluster, as typed."""
 
     cluster: str = main_option(
@@ -278,7 +323,6 @@ class Common:
     renames: tuple[str, ...] = option("Input", "--map-accelerator", metavar="OLD=NEW", help="Rename an accelerator of the cluster.")
     allow_unknown_types: bool = option("Input", **ALLOW_UNKNOWN)
     store: str | None = option("Input", **STORE)
-    round_seconds: float = option("Rounds", type=SECONDS, default=360.0, show_default=True, metavar="S", help="Length of a round.")
 
 
 @dataclass(frozen=True)
@@ -290,8 +334,7 @@ class Output:
     out: Path | None = main_option("Output", "-o", type=FILE, metavar="FILE", help="Write to this file instead of the terminal.")
 
     def __post_init__(self) -> None:
-        if self.as_json and self.as_csv:
-            raise click.UsageError("--json and --csv are two formats of the same output; give only one of them")
+        refuse((self.as_json and self.as_csv, "--json and --csv are two formats of the same output; give only one of them"))
 
     @property
     def form(self) -> Literal["json", "csv"] | None:
@@ -300,13 +343,6 @@ class Output:
 
 
 DEFAULT_MECHANISM, DIRECT = "deficit", "direct"
-
-MECHANISM: Mapping[str, Any] = {
-    "default": DEFAULT_MECHANISM,
-    "show_default": True,
-    "metavar": "NAME",
-    "help": "How jobs are chosen for a round: deficit, priority (as published), direct, or package.module:name.",
-}
 
 
 def run_label(policy: gp.Policy, mechanism: str) -> str:
@@ -319,10 +355,10 @@ def run_label(policy: gp.Policy, mechanism: str) -> str:
 def check_mechanism(mechanism: str, specs: Sequence[str]) -> None:
     """Allow imports of a mechanism; raise `UsageError` for several policies with direct, and warn of one, which has no effect."""
     allow_imports_from_here(mechanism)
-    if mechanism == DIRECT and len(specs) > 1:
-        raise click.UsageError("--mechanism direct chooses jobs without a policy; leave out --policy")
+    text = "--mechanism direct chooses jobs without a policy"
+    refuse((mechanism == DIRECT and len(specs) > 1, f"{text}; leave out --policy"))
     if mechanism == DIRECT and specs:
-        click.echo(f"warning: --mechanism direct chooses jobs without a policy; --policy {specs[0]} has no effect", err=True)
+        click.echo(f"warning: {text}; --policy {specs[0]} has no effect", err=True)
 
 
 @dataclass(frozen=True)
@@ -331,17 +367,11 @@ class Problem(Common):
 
     jobs_file: Path = argument("JOBS", type=INPUT)
     ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
-    whole_gangs: bool = option(
-        "Policy",
-        "--whole-gangs/--no-whole-gangs",
-        default=True,
-        help="Allocate only what whole gangs on the nodes can use [yes]; no: as published.",
-    )
-    by_workflow: bool = option("Policy", "--by-workflow/--by-job", **BY_WORKFLOW)
+    given_options: dict[str, Any] = declared_options("problem")
 
 
 @dataclass(frozen=True)
-class Request(Output, Problem):
+class ProblemOptions(Output, Problem):
     """Options of a command on a problem of jobs. Fields of the last base class come first, in --help too."""
 
 
@@ -352,8 +382,7 @@ class Inputs:
     jobs: gp.JobSet
     cluster: gp.Cluster
     profile: gp.Profile
-    whole_gangs: bool
-    by_workflow: bool
+    options: gp.SchedulerOptions
 
     def estimates(
         self, problem: gp.AllocationProblem | None = None, allocation: gp.Allocation | None = None
@@ -374,17 +403,17 @@ class Inputs:
         gpus = {name: count for name, count in self.cluster.left_out.items() if count}
         return {"unused_gpus": gpus} if gpus else {}
 
-    def problem(self, *, sharing: bool = False, min_gain: float = 1.0) -> gp.AllocationProblem:
-        """Return the allocation problem of all jobs at time 0; the arguments are those of `AllocationProblem.from_jobs`.
+    def problem(self, *, sharing: bool = False) -> gp.AllocationProblem:
+        """Return the allocation problem of all jobs at time 0, with the options but for `sharing`: whether pairs may share GPUs.
 
         Raises `InputError` for sharing with a profile that has no throughputs of pairs.
         """
-        given = self.jobs, self.cluster, self.profile
-        options: dict[str, Any] = {"whole_gangs": self.whole_gangs, "by_workflow": self.by_workflow, "min_gain": min_gain}
-        return problem_of(*given, sharing=sharing, **options)
+        return problem_of(
+            self.jobs, self.cluster, self.profile, **self.options.changed(sharing=sharing).model_dump(include={*OF_PROBLEM})
+        )
 
 
-def load(request: Request) -> Inputs:
+def load(request: ProblemOptions) -> Inputs:
     """Read jobs, cluster and profile. Raises one `InputError` with the faults of all three."""
     with unless_swapped(request.jobs_file, request.cluster), together() as attempt:
         jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
@@ -394,7 +423,7 @@ def load(request: Request) -> Inputs:
     if request.extrapolate:
         profile = estimates.with_gangs(profile, jobs)
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
-    return Inputs(jobs, known, profile, request.whole_gangs, request.by_workflow)
+    return Inputs(jobs, known, profile, request.rounds)
 
 
 @contextmanager
@@ -439,8 +468,8 @@ def detailed(cluster: gp.Cluster, details: Iterable[str], option: str, form: str
 def profile_of(request: Common) -> gp.Profile:
     """Return the profile of --profile or --throughputs, with the estimates of --estimate."""
     estimates.check_options(request.estimate, request.confidence)
-    if request.profile is not None and request.throughputs is not None:
-        raise click.UsageError("--profile and --throughputs both define the speeds of jobs; give only one of them")
+    both = request.profile is not None and request.throughputs is not None
+    refuse((both, "--profile and --throughputs both define the speeds of jobs; give only one of them"))
     if request.throughputs is not None:
         click.get_current_context().meta[estimates.BY_JOB] = True
         return estimates.with_estimates(gp.ThroughputProfile.from_matrix(request.throughputs), request.estimate, None)
@@ -457,10 +486,11 @@ def assignments(texts: Iterable[str], option: str, form: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("="))
-        if not (name and value):
-            raise click.UsageError(f"{option} {text!r} is not of the form {form}")
-        if found.setdefault(name, value) != value:
-            raise click.UsageError(f"{option} gives {name!r} twice, as {found[name]!r} and as {value!r}")
+        earlier = found.setdefault(name, value)
+        refuse(
+            (not (name and value), f"{option} {text!r} is not of the form {form}"),
+            (earlier != value, f"{option} gives {name!r} twice, as {earlier!r} and as {value!r}"),
+        )
     return found
 
 
@@ -538,11 +568,14 @@ MAX_PAIRS = 10
 """Maximum number of pairs listed, by GPUs; the JSON output has all of them."""
 
 
-def min_gain_of(sharing: bool, min_gain: float | None) -> float:
-    """Return the minimum gain of pairs. Raises `UsageError` for --min-gain without --sharing."""
-    if min_gain is not None and not sharing:
-        raise click.UsageError("--min-gain selects pairs of jobs that may share GPUs; add --sharing")
-    return min_gain or 1.0
+def check_pairs(options: gp.SchedulerOptions) -> None:
+    """Raise `UsageError` for an option of pairs without --sharing."""
+    refuse(
+        *(
+            (name in options.model_fields_set and not options.sharing, f"--{name.replace('_', '-')} {purpose}; add --sharing")
+            for name, purpose in options.of_sharing.items()
+        )
+    )
 
 
 def problem_of(

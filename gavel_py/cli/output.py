@@ -17,8 +17,11 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.files import with_names
-from gavel_py.errors import Fault, InputError
+from gavel_py.cli.files import with_names, writing
+from gavel_py.cli.tables import ComparisonRow
+
+SAME_VALUE = 1e-6
+"""Relative difference up to which values count as equal in texts, and GPUs and changes as none: what proofs accept as a gap."""
 
 REDRAW_SECONDS = 0.2
 """Shortest time between two updates of a progress bar; an update takes a few milliseconds."""
@@ -31,14 +34,12 @@ def emit(text: str, out: Path | None) -> None:
         click.echo(text, nl=False)
         return
     text = click.unstyle(text)
-    try:
+    with writing(out):
         target = out.resolve()  # the target of a link is replaced, not the link
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8")  # a pipe or a device
         else:
             _replace(target, text)
-    except OSError as error:
-        raise InputError(Fault(str(out), "", f"cannot be written: {error.strerror or error}")) from None
 
 
 def _replace(target: Path, text: str) -> None:
@@ -103,6 +104,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:z.4g}"
 
 
+def money(value: float | None) -> str:
+    """Return an amount as text, "unknown" for None."""
+    return "unknown" if value is None else f"{value:,.2f}"
+
+
 SHOWN = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0))
 
 MIN_UNITS = 2
@@ -124,6 +130,59 @@ def time_text(seconds: float) -> str:
     """
     name, length = unit_of([seconds], "days")
     return f"{seconds / length:.3g} {name}"
+
+
+FORMS: Mapping[str, Callable[[float], str]] = {
+    "number": number,
+    "count": "{:,.0f}".format,
+    "share": "{:.1%}".format,
+    "time": time_text,
+    "clock": "{:.2f}".format,
+    "GPU time": lambda seconds: number(seconds / 3600),
+    "money": money,
+}
+"""{kind of column: how its values are shown}."""
+
+UNKNOWN = {"time": "-", "money": "unknown"}
+"""{kind of column: how an unknown value is shown}; "" for the others."""
+
+
+def figure_text(value: float | str | None, column: gp.Column) -> str:
+    """Return a figure of a result as text, as its column declares."""
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:  # NaN
+        return UNKNOWN.get(column.kind, "")
+    return format(value, column.form) if column.form else FORMS[column.kind](value)
+
+
+def declared_columns(
+    of: Mapping[str, gp.Column], values: Callable[[str], Iterable[float | str | None]], left_out: Mapping[str, bool] | None = None
+) -> Iterator[tuple[gp.Column, list[str]]]:
+    """Yield the columns that a result declares, with their cells.
+
+    values: returns those of an attribute; left_out: {attribute: whether it has no column}.
+    """
+    for name, column in of.items():
+        if column.title and not (left_out or {}).get(name):
+            yield column, [figure_text(value, column) for value in values(name)]
+
+
+def metric_row(
+    metric: gp.Metric,
+    values: Sequence[float | None],
+    family: Iterable[float | None] | None = None,
+    *,
+    label: str = "",
+    is_marked: bool = True,
+) -> ComparisonRow:
+    """Return the row of a metric in a comparison; family: all times with the same unit, by default these."""
+    label, form = label or metric.label or metric.title, FORMS[metric.quantity]
+    if metric.quantity in ("time", "clock"):
+        unit, length = unit_of(values if family is None else family)
+        label, values = f"{label} ({unit})", [None if value is None else value / length for value in values]
+        form = number if metric.quantity == "time" else form
+    return ComparisonRow(label, values, form, metric.best if metric.is_marked and is_marked else None)
 
 
 Show = Callable[[Callable[[], tuple[float, str]], bool], None]

@@ -11,7 +11,7 @@ import gavel_py as gp
 from gavel_py.cli.files import OutputFile
 from gavel_py.cli.inputs import FILE, INPUT
 from gavel_py.cli.output import counted
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, InputError, UnknownNameError, nearest, refuse
 
 Labels = Mapping[str, str | float | None]
 
@@ -37,8 +37,7 @@ def command(results: Sequence[Path], out: Path, charts: Path | None, only: Seque
     wanted = _wanted(only)
     runs = [run for path in results for run in gp.read_runs(path)]
     failures = [failure for path in results for failure in gp.read_failures(path)]
-    if not runs and not failures:
-        raise InputError(Fault(", ".join(map(str, results)), "", "contains no finished run"))
+    refuse(", ".join(map(str, results)), (not runs and not failures, "", "contains no finished run"))
     _check(wanted, [*(run.labels for run in runs), *(labels for labels, _ in failures)])
     runs = [run for run in runs if _is_shown(run.labels, wanted)]
     failures = [(labels, error) for labels, error in failures if _is_shown(labels, wanted)]
@@ -62,14 +61,14 @@ def _wanted(only: Sequence[str]) -> dict[str, list[str]]:
 
 def _check(wanted: Mapping[str, Sequence[str]], labels: Sequence[Labels]) -> None:
     """Raise `UnknownNameError` for a label or a value that no run has."""
-    for name, values in wanted.items():
-        if not any(name in each for each in labels):
-            known = (name for each in labels for name in each)
-            raise UnknownNameError(Fault(f"--only {name}=...", "", f"no run has a label {name!r}{nearest(name, known)}"))
+    known = list(dict.fromkeys(name for each in labels for name in each))
+    unknown = [name for name in wanted if name not in known]
+    faults = [Fault(f"--only {name}=...", "", f"no run has a label {name!r}{nearest(name, known)}") for name in unknown]
+    for name in (name for name in wanted if name in known):
         found = list(dict.fromkeys(_text(each[name]) for each in labels if name in each))
-        for value in values:
-            if not any(_is_same(value, each) for each in found):
-                raise UnknownNameError(Fault(f"--only {name}={value}", "", f"no run has this {name}{nearest(value, found)}"))
+        others = [value for value in wanted[name] if not any(_is_same(value, each) for each in found)]
+        faults += [Fault(f"--only {name}=...", "", f"no run has the {name} {value!r}{nearest(value, found)}") for value in others]
+    UnknownNameError.raise_any(faults)
 
 
 def _is_shown(labels: Labels, wanted: Mapping[str, Iterable[str]]) -> bool:

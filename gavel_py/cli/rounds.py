@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ from gavel_py.cli.tables import (
     parts_text,
     wrapped,
 )
+from gavel_py.cli.usage import refuse
 
 ROUNDS = 10
 """Default number of rounds."""
@@ -47,7 +48,7 @@ FEW_JOBS = 10
 
 
 @dataclass(frozen=True)
-class Request(inputs.Request):
+class RoundsOptions(inputs.ProblemOptions):
     """The options, as typed."""
 
     policy_specs: tuple[str, ...] = inputs.main_option("Policy", "--policy", "-p", **inputs.ONE_POLICY)
@@ -59,9 +60,7 @@ class Request(inputs.Request):
         "Input", metavar="NODE[,NODE...]", help="Nodes that are down; may be given several times."
     )
     plot: Path | None = inputs.option("Output", type=inputs.FILE, metavar="FILE", help="Also draw the rounds, as .svg or .png.")
-    mechanism: str = inputs.option("Rounds", **inputs.MECHANISM)
-    sharing: bool = inputs.option("Policy", **inputs.SHARING)
-    min_gain: float | None = inputs.option("Policy", **inputs.MIN_GAIN)
+    given_options: dict[str, Any] = inputs.declared_options("rounds")
     by: Literal["tenant"] | None = inputs.main_option("Output", help="Show only the tenants, as a table or with --csv.")
     all_jobs: bool = inputs.option(
         "Output", "--all", help=f"Show the GPUs of each job in each round, also of more than {FEW_JOBS} jobs, and all tenants."
@@ -69,18 +68,18 @@ class Request(inputs.Request):
 
     def label(self, policy: gp.Policy) -> str:
         """Return the policy and the mechanism, as in `run_label`."""
-        return inputs.run_label(policy, self.mechanism)
+        return inputs.run_label(policy, str(self.rounds.mechanism))
 
     def title(self, policy: gp.Policy) -> str:
         """Return a line on the mechanism, empty for the default."""
-        if self.mechanism == inputs.DEFAULT_MECHANISM:
+        if self.rounds.mechanism == inputs.DEFAULT_MECHANISM:
             return ""
-        return f"Rounds under {self.label(policy)}{', without a policy' if self.mechanism == inputs.DIRECT else ''}."
+        return f"Rounds under {self.label(policy)}{', without a policy' if self.rounds.mechanism == inputs.DIRECT else ''}."
 
     def head(self, policy: gp.Policy) -> dict[str, Any]:
         """Return the first entries of the JSON output."""
-        name = None if self.mechanism == inputs.DIRECT else policy.name
-        settings = {"mechanism": self.mechanism, "round_seconds": self.round_seconds, "down": self.down_nodes}
+        name = None if self.rounds.mechanism == inputs.DIRECT else policy.name
+        settings = {"mechanism": self.rounds.mechanism, "round_seconds": self.rounds.round_seconds, "down": self.down_nodes}
         return {"policy": name, "options": policy.changed_options, **settings}
 
     @property
@@ -90,8 +89,8 @@ class Request(inputs.Request):
 
 
 @click.command("rounds", cls=inputs.Command)
-@inputs.takes_options(Request)
-def command(request: Request) -> None:
+@inputs.takes_options(RoundsOptions)
+def command(request: RoundsOptions) -> None:
     """Place jobs on GPUs for a number of rounds.
 
     Shows the placements, and how much of the promised time they deliver. The jobs stay the same: none makes progress, arrives
@@ -103,67 +102,63 @@ def command(request: Request) -> None:
     gavel rounds jobs.csv -c cluster.yaml --down v100-a-0,k80-b-1
     gavel rounds jobs.csv -c cluster.yaml --until-done
     """
-    gain = inputs.min_gain_of(request.sharing, request.min_gain)
+    inputs.check_pairs(request.rounds)
     _check(request)
-    inputs.check_mechanism(request.mechanism, request.policy_specs)
+    inputs.check_mechanism(str(request.rounds.mechanism), request.policy_specs)
     if request.plot is not None:
         gp.check_plot(request.plot)
     with inputs.warnings_shown():
         policy, *others = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
-        if others:
-            raise click.UsageError("rounds are shown for one --policy at a time")
+        refuse((others, "rounds are shown for one --policy at a time"))
         loaded = inputs.load(request)
-        if request.sharing:
+        if request.rounds.sharing:
             loaded.problem(sharing=True)  # raises now if the profile knows no pairs
-        options = {name: getattr(request, name) for name in ("round_seconds", "mechanism", "sharing")} | {"min_gain": gain}
         if request.until_done:
-            text = _until_done(request, loaded, policy, options)
+            text = _until_done(request, loaded, policy)
         else:
-            scheduler, rounds = run_rounds(loaded, policy, request.num_rounds or ROUNDS, request.down_nodes, **options)
+            scheduler, rounds = run_rounds(loaded, policy, request.num_rounds or ROUNDS, request.rounds, request.down_nodes)
             text = SimulatedRounds(request, loaded, policy, scheduler, rounds).shown()
     emit(text, request.out)
 
 
-def _check(request: Request) -> None:
+def _check(request: RoundsOptions) -> None:
     """Raise `UsageError` for options that contradict each other."""
-    if request.until_done and request.num_rounds is not None:
-        raise click.UsageError("--until-done runs until all jobs with known steps are done; leave out --rounds")
-    if request.until_done and request.plot is not None:
-        raise click.UsageError("--plot draws a number of rounds; leave out --until-done")
-    if request.by and request.form == "json":
-        raise click.UsageError("--by is for tables and --csv, and --json has everything; leave it out")
+    refuse(
+        (
+            request.until_done and request.num_rounds is not None,
+            "--until-done runs until all jobs with known steps are done; leave out --rounds",
+        ),
+        (request.until_done and request.plot is not None, "--plot draws a number of rounds; leave out --until-done"),
+        (request.by and request.form == "json", "--by is for tables and --csv, and --json has everything; leave it out"),
+    )
 
 
-def _until_done(request: Request, loaded: inputs.Inputs, policy: gp.Policy, options: Mapping[str, Any]) -> str:
+def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy) -> str:
     """Return the forecast of --until-done as text, JSON or CSV."""
-    loaded.problem(sharing=request.sharing)  # raises faults of the jobs before the simulation
-    options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
-    found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, **options)
+    loaded.problem(sharing=request.rounds.sharing)  # raises faults of the jobs before the simulation
+    found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, options=request.rounds)
     if request.form == "json":
         return json_text({**request.head(policy), **found.to_dict(), **loaded.unused})
     if request.form == "csv":
-        return found.tenants_csv() if request.by else found.csv()
+        return (
+            csv_text(tenants_header(loaded.cluster.accelerator_names), tenants_rows(found.tenants)) if request.by else found.csv()
+        )
     every = bool(request.all_jobs or request.by)
-    tenants = found.tenants_text(None if every else MAX_TENANTS)
+    priced, most = has_prices(loaded.cluster), None if every else MAX_TENANTS
+    tenants = tenants_table("Tenants until then", found.tenants, has_prices=priced, most=most)
     if request.by:
         return tenants or "No job names a tenant.\n"
-    head_text = wrapped(
-        [line for line in (*found.lines(_decided(request, policy)), down_text(loaded.cluster, request.down_nodes)) if line]
-    )
+    decided = f"{request.label(policy)} {'applied' if request.rounds.mechanism == inputs.DIRECT else 'solved'} again"
+    head_text = wrapped([line for line in (*found.lines(decided), down_text(loaded.cluster, request.down_nodes)) if line])
     table = found.jobs_text(None if request.all_jobs else FEW_JOBS)
     return parts_text((head_text, table, tenants, unused_text(loaded.cluster.left_out)))
-
-
-def _decided(request: Request, policy: gp.Policy) -> str:
-    """Return how jobs are chosen each time that jobs have left, as a clause."""
-    return f"{request.label(policy)} {'applied' if request.mechanism == inputs.DIRECT else 'solved'} again"
 
 
 @dataclass(frozen=True)
 class SimulatedRounds:
     """The first rounds of a fixed job set, and the time that they deliver."""
 
-    request: Request
+    request: RoundsOptions
     loaded: inputs.Inputs
     policy: gp.Policy
     scheduler: gp.RoundScheduler
@@ -183,7 +178,7 @@ class SimulatedRounds:
         request, delivery = self.request, self.scheduler.delivery()
         if request.plot is not None:
             more: dict[str, Any] = {
-                "round_seconds": request.round_seconds,
+                "round_seconds": request.rounds.round_seconds,
                 "delivery": delivery,
                 "policy": request.label(self.policy),
             }
@@ -194,7 +189,7 @@ class SimulatedRounds:
         if request.form == "csv" and not request.by:
             return csv_text(["round", "start_seconds", "job_id", "state", "accelerator", "node", "gpu"], _csv_rows(self.rounds))
         cluster, gpus = self.scheduler.cluster, gpus_of_rounds(self.loaded.jobs, self.scheduler.cluster, self.rounds)
-        problem = None if request.sharing or not any(job.tenant for job in self.loaded.jobs) else self.loaded.problem()
+        problem = None if request.rounds.sharing or not any(job.tenant for job in self.loaded.jobs) else self.loaded.problem()
         tenants = tenants_of_rounds(self.loaded.jobs, cluster, self.rounds, gpus, delivery, self.policy, problem)
         cost = cost_of_gpus(cluster, gpus) if has_prices(cluster) else None
         if request.form == "json":
@@ -253,14 +248,13 @@ def down_text(cluster: gp.Cluster, down: Sequence[str]) -> str:
 
 
 def run_rounds(
-    loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, down: Sequence[str] = (), **options: Any
+    loaded: inputs.Inputs, policy: gp.Policy, num_rounds: int, options: gp.SchedulerOptions, down: Sequence[str] = ()
 ) -> tuple[gp.RoundScheduler, list[gp.Round]]:
     """Return a scheduler to which all jobs were submitted, and its first rounds.
 
-    down: nodes that are down; options: arguments of `RoundScheduler`. Raises `UnknownNameError` if there is no such node.
+    down: nodes that are down. Raises `UnknownNameError` if there is no such node.
     """
-    options = {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow, **options}
-    scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy=policy, **options)
+    scheduler = gp.RoundScheduler(loaded.cluster, loaded.profile, policy, options=options)
     for name in down:
         scheduler.node_down(name)
     scheduler.submit_all(list(loaded.jobs))

@@ -69,9 +69,12 @@ def rounds_text(
     first, *later = rounds
     cluster = gp.Cluster(node for node in cluster.nodes if node.name not in down) if down else cluster
     nodes = _nodes(cluster, first)
-    shown = nodes if details or len(nodes) <= MAX_NODES else _examples(nodes)
+    by_type = {node.accelerator: node for node in reversed(nodes)}  # the first group of each
+    shown = nodes if details or len(nodes) <= MAX_NODES else list(by_type.values())[::-1][:MAX_NODES]
     some = "" if len(shown) == len(nodes) else f"; {all_nodes}"
-    title = styled(f"Round {first.index}, {_length(first)}: {_busy(cluster, first)}{some}", "title")
+    title = styled(
+        f"Round {first.index}, {time_text(first.end_seconds - first.start_seconds)}: {_busy(cluster, first)}{some}", "title"
+    )
     lines = []
     names = [" ".join(folded_names(node.names)) for node in shown]
     first_width = min(max(map(cell_width, names), default=0), max(12, line_width() // 3))
@@ -85,7 +88,11 @@ def rounds_text(
             lines.append(f"  {label}  {listed(node.jobs, line_width() - first_width - 4)}")
     text = wrapped([title]) + "".join(f"{line}\n" for line in lines)
     last = len(later) if details else MAX_LINES
-    lines = [f"Round {each.index}: {_changes(each)}; {_busy(cluster, each)}" for each in later[:last]]
+    lines = [
+        f"Round {each.index}: {len(each.started)} start or move, {len(each.kept)} stay, {len(each.preempted)} stop; "
+        f"{_busy(cluster, each)}"
+        for each in later[:last]
+    ]
     if len(later) > last:
         lines.append(f"{len(later) - last} more rounds: --all")
     return text + wrapped(lines)
@@ -119,22 +126,9 @@ def _nodes(cluster: gp.Cluster, round_: gp.Round) -> list[Nodes]:
     return list(alike.values())
 
 
-def _examples(nodes: Sequence[Nodes]) -> list[Nodes]:
-    """Return the first group of nodes of each GPU type, at most `MAX_NODES` groups."""
-    return list({node.accelerator: node for node in reversed(nodes)}.values())[::-1][:MAX_NODES]
-
-
-def _length(round_: gp.Round) -> str:
-    return time_text(round_.end_seconds - round_.start_seconds)
-
-
 def _busy(cluster: gp.Cluster, round_: gp.Round) -> str:
     busy = len({gpu for assignment in round_.assignments.values() for gpu in assignment.gpus})
     return f"{counted(len(round_.assignments), 'job')} on {busy} of {counted(cluster.num_gpus, 'GPU')}"
-
-
-def _changes(round_: gp.Round) -> str:
-    return f"{len(round_.started)} start or move, {len(round_.kept)} stay, {len(round_.preempted)} stop"
 
 
 def _groups(widths: list[int], room: int) -> list[list[int]]:
@@ -149,7 +143,7 @@ def _groups(widths: list[int], room: int) -> list[list[int]]:
 
 def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> str:
     """Return sentences on the time that the allocation promises and the time that whole rounds deliver, in GPU-hours."""
-    promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.shortfall_gpu_seconds / 3600
+    promised, deficit = delivery.promised_gpu_seconds / 3600, delivery.undelivered_gpu_seconds / 3600
     ahead, idle = delivery.ahead_gpu_seconds / 3600, delivery.backfilled_gpu_seconds / 3600
     if not promised and not idle:
         return ""
@@ -160,7 +154,7 @@ def delivery_text(delivery: gp.DeliveryReport, rounds: Sequence[gp.Round]) -> st
     lines = [f"{text}."]
     if deficit * 3600 > TOLERANCE:
         lines = [f"{text}, {deficit:.4g} ({delivery.undelivered_share:.2%}) follow in later rounds."]
-        least, behind = delivery.least_shortfall_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
+        least, behind = delivery.least_undelivered_gpu_seconds / 3600, ceil(10 * delivery.most_rounds_behind - TOLERANCE) / 10
         text = f"no job is more than {behind:.1f} rounds behind."
         if least * 3600 > TOLERANCE:
             part = f"{least:.4g} ({delivery.least_undelivered_share:.2%})"
@@ -183,7 +177,7 @@ def _tenants_line(delivery: gp.DeliveryReport) -> Iterator[str]:
     top = [each for each in delivery.tenants.values() if each.parent is None]
     if len(top) < 2:
         return
-    short, least = delivery.tenant_shortfall_gpu_seconds, delivery.least_tenant_shortfall_gpu_seconds
+    short, least = delivery.tenant_undelivered_gpu_seconds, delivery.least_tenant_undelivered_gpu_seconds
     if short <= TOLERANCE:
         yield "Each tenant has received what it was promised."
         return
@@ -247,10 +241,10 @@ def tenants_in_rounds(
 
 def late_jobs_text(delivery: gp.DeliveryReport, jobs: Iterable[gp.Job]) -> str:
     """Return why jobs wait, and a table of the jobs that are furthest behind, in GPU-seconds if one of them is elastic."""
-    hours = {reason: seconds / 3600 for reason, seconds in delivery.shortfall_by_reason.items() if seconds > TOLERANCE}
+    hours = {reason: seconds / 3600 for reason, seconds in delivery.undelivered_by_reason.items() if seconds > TOLERANCE}
     reasons = "; ".join(f"{reason} ({hours[reason]:.4g})" for reason in sorted(hours, key=lambda reason: -hours[reason]))
     why = wrapped([f"Reasons for waiting, in GPU-hours: {reasons}."], indent="") if hours else ""
-    short = sorted((job for job in delivery.jobs.values() if job.shortfall_seconds > 0), key=lambda job: -job.shortfall_seconds)
+    short = sorted((job for job in delivery.jobs.values() if job.undelivered_seconds > 0), key=lambda job: -job.undelivered_seconds)
     if not short:
         return why
     rows, shown = [], short[:MAX_JOBS]
@@ -258,7 +252,7 @@ def late_jobs_text(delivery: gp.DeliveryReport, jobs: Iterable[gp.Job]) -> str:
     sizes = {job.job_id: size_text(job) for job in jobs if job.job_id in names}
     is_elastic = any(job.is_elastic for job in jobs if job.job_id in names)
     for job in shown:
-        seconds = (job.promised_seconds, job.delivered_seconds, job.shortfall_seconds)
+        seconds = (job.promised_seconds, job.delivered_seconds, job.undelivered_seconds)
         times = [f"{each * (job.num_gpus if is_elastic else 1):.0f}" for each in seconds]
         rows.append([job.job_id, str(job.why or ""), sizes[job.job_id], *times])
     columns = [

@@ -16,6 +16,7 @@ from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time
 from gavel_py.cli.rounds import run_rounds
 from gavel_py.cli.rounds_text import delivery_text, rounds_text
 from gavel_py.cli.tables import parts_text, table_text
+from gavel_py.cli.usage import refuse
 from gavel_py.cli.what_if import NextLevel, WhatIf, changed, changes_of, next_levels, what_if_text
 
 TOP = 10
@@ -23,7 +24,7 @@ TOP = 10
 
 
 @dataclass(frozen=True)
-class Request(inputs.Request):
+class SolveOptions(inputs.ProblemOptions):
     """The options, as typed."""
 
     num_rounds: int = inputs.option(
@@ -62,8 +63,7 @@ class Request(inputs.Request):
         "--workflows",
         help="Schedule jobs with dependencies up to the end of the last one, with a lower bound on that time.",
     )
-    sharing: bool = inputs.option("Policy", **inputs.SHARING)
-    min_gain: float | None = inputs.option("Policy", **inputs.MIN_GAIN)
+    given_options: dict[str, Any] = inputs.declared_options("solve")
     top: int | None = inputs.option(
         "Output", type=click.IntRange(min=1), metavar="N", help=f"Show the N worst-off jobs, equal ones in one row [{TOP}]."
     )
@@ -75,8 +75,8 @@ class Request(inputs.Request):
 
 
 @click.command("solve", cls=inputs.Command)
-@inputs.takes_options(Request)
-def command(request: Request) -> None:
+@inputs.takes_options(SolveOptions)
+def command(request: SolveOptions) -> None:
     """Divide the GPU time of a cluster among jobs.
 
     JOBS is a .csv, .json, .jsonl or Gavel .trace file, or "-", standard input. Several --policy are compared side by side.
@@ -89,30 +89,25 @@ def command(request: Request) -> None:
     gavel solve jobs.csv -c h100:16,l40s:32 --profile mine.csv --estimate --sensitivity
     """
     changes = {text: changes_of(text) for text in request.what_if}
-    if changes and request.num_rounds:
-        raise click.UsageError(
-            "--rounds places jobs on the nodes of this cluster, but --what-if solves for other clusters; leave out one of them"
-        )
-    _check_shown(request)
+    _check(request)
     if request.workflows:
         with inputs.warnings_shown():
             emit(_workflows(request), request.out)
         return
-    _check_sensitivity(request)
-    gain, limit = inputs.min_gain_of(request.sharing, request.min_gain), request.time_limit_seconds
+    inputs.check_pairs(request.rounds)
+    limit = request.time_limit_seconds
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         started = time.perf_counter()
         loaded = inputs.load(request)
         read = time.perf_counter()
-        problem = loaded.problem(sharing=request.sharing, min_gain=gain)
+        problem = loaded.problem(sharing=request.rounds.sharing)
         built = time.perf_counter()
         inputs.import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         if request.write_program is not None:
             gp.write_program(problem, request.write_program, policies[0])
-        options = {"sharing": request.sharing, "min_gain": gain}
-        others = {text: changed(problem, loaded, text, parts, **options) for text, parts in changes.items()}
+        others = {text: changed(problem, loaded, text, parts, sharing=request.rounds.sharing) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
     if request.form == "json":
@@ -128,20 +123,22 @@ def command(request: Request) -> None:
 
 ALLOCATION_ONLY = (
     *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
-    *("write_program", "sharing", "min_gain", "by", "wide"),
+    *("write_program", "by", "wide"),
 )
 """Options that have no effect with --workflows, which uses no policy."""
 
 
-def _workflows(request: Request) -> str:
+def _workflows(request: SolveOptions) -> str:
     """Return the schedule of --workflows, as JSON, CSV or a table."""
     given = [name for name in ALLOCATION_ONLY if getattr(request, name)]
-    given += [text for text, default in (("no-whole-gangs", request.whole_gangs), ("by-job", request.by_workflow)) if not default]
-    if given:
-        names = {"policy_specs": "policy", "settings": "set", "constraint_files": "constraints", "num_rounds": "rounds"}
-        option = names.get(given[0], given[0]).removesuffix("_seconds")
-        text = "makes one schedule up to the end of all jobs, without a policy"
-        raise click.UsageError(f"--workflows {text}; leave out --{option.replace('_', '-')}")
+    given += [
+        *(name for name in ("sharing", *request.rounds.of_sharing) if name in request.rounds.model_fields_set),
+        *(off for name, off in inputs.FLAGS.items() if not getattr(request.rounds, name)),
+    ]
+    names = {"policy_specs": "policy", "settings": "set", "constraint_files": "constraints", "num_rounds": "rounds"}
+    others = [names.get(name, name).removesuffix("_seconds").replace("_", "-") for name in given]
+    text = "--workflows makes one schedule up to the end of all jobs, without a policy; leave out"
+    refuse((others, f"{text} {' and '.join(f'--{name}' for name in others)}"))
     loaded = inputs.load(request)
     schedule = gp.schedule_workflows(loaded.jobs, loaded.cluster, loaded.profile)
     if request.form == "json":
@@ -152,8 +149,8 @@ def _workflows(request: Request) -> str:
         return csv_text(list(columns), rows)
     shown = len(rows) if request.all_jobs else request.top or TOP
     waits = {job.job_id: ", ".join(job.depends_on) for job in loaded.jobs}
-    unit, length = unit_of([schedule.makespan_seconds])
-    end = f"The last of {counted(len(rows), 'job')} ends after {time_text(schedule.makespan_seconds)} (by {schedule.rule})."
+    unit, length = unit_of([schedule.makespans[schedule.rule]])
+    end = f"The last of {counted(len(rows), 'job')} ends after {time_text(schedule.makespans[schedule.rule])} (by {schedule.rule})."
     bound = f"Proven: no schedule ends before {time_text(schedule.bound_seconds)}; gap {schedule.gap:.2%}."
     table = table_text(
         f"Jobs in the order of their starts: {min(shown, len(rows))} of {len(rows)}",
@@ -167,32 +164,41 @@ def _workflows(request: Request) -> str:
     return parts_text([f"{end}\n{bound}\n", table, unused_text(loaded.cluster.left_out)])
 
 
-def _check_shown(request: Request) -> None:
-    """Raise `UsageError` for options for tables that contradict each other or have no effect."""
-    if request.all_jobs and request.top:
-        raise click.UsageError("--all shows every job and --top N some of them; leave out one of them")
-    if request.by and request.top:
-        raise click.UsageError(f"--by {request.by} shows sums and --top N single jobs; leave out one of them")
-    if request.by == "node" and not request.num_rounds:
-        raise click.UsageError("--by node shows what runs on each node in a round; give --rounds N with it")
-    if request.write_program and len(request.policy_specs) > 1:
-        raise click.UsageError("--write-program writes the program of one policy, and several are compared; give one --policy")
-    if (request.by not in (None, "tenant") or request.top) and len(request.policy_specs) > 1:
-        text = "--top and --by type or node show the answer of one policy, and several are compared"
-        raise click.UsageError(f"{text}; give one --policy")
-    is_table_of_tenants = request.form == "csv" and request.by == "tenant"
-    if (request.by or request.top or request.wide) and request.form and not is_table_of_tenants:
-        raise click.UsageError(f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out")
-
-
-def _check_sensitivity(request: Request) -> None:
-    if request.sensitivity and request.estimate is None:
-        raise click.UsageError("--sensitivity is about estimated speeds; add --estimate")
-    if request.sensitivity and request.sharing:
-        raise click.UsageError("--sensitivity varies speeds of jobs that are alone on their GPUs; leave out --sharing")
-    if request.sensitivity and request.form == "csv":
-        raise click.UsageError(
-            "--csv has a row for each job, and --sensitivity is about speeds; leave out one of them, or use --json"
+def _check(request: SolveOptions) -> None:
+    """Raise `UsageError` for options that contradict each other or have no effect."""
+    several = len(request.policy_specs) > 1
+    refuse(
+        (
+            request.what_if and request.num_rounds,
+            "--rounds places jobs on the nodes of this cluster, but --what-if solves for other clusters; leave out one of them",
+        ),
+        (request.all_jobs and request.top, "--all shows every job and --top N some of them; leave out one of them"),
+        (request.by and request.top, f"--by {request.by} shows sums and --top N single jobs; leave out one of them"),
+        (
+            request.by == "node" and not request.num_rounds,
+            "--by node shows what runs on each node in a round; give --rounds N with it",
+        ),
+        (
+            request.write_program and several,
+            "--write-program writes the program of one policy, and several are compared; give one --policy",
+        ),
+        (
+            several and (request.by not in (None, "tenant") or request.top),
+            "--top and --by type or node show the answer of one policy, and several are compared; give one --policy",
+        ),
+        (
+            request.form and (request.by or request.top or request.wide) and (request.form, request.by) != ("csv", "tenant"),
+            f"--by, --top and --output are for tables, and --{request.form} has all jobs; leave them out",
+        ),
+    )
+    if request.sensitivity and not request.workflows:
+        refuse(
+            (request.estimate is None, "--sensitivity is about estimated speeds; add --estimate"),
+            (request.rounds.sharing, "--sensitivity varies speeds of jobs that are alone on their GPUs; leave out --sharing"),
+            (
+                request.form == "csv",
+                "--csv has a row for each job, and --sensitivity is about speeds; leave out one of them, or use --json",
+            ),
         )
 
 
@@ -217,7 +223,7 @@ class Result:
 
 
 def _result(
-    request: Request,
+    request: SolveOptions,
     loaded: inputs.Inputs,
     problem: gp.AllocationProblem,
     solver: gp.Solver,
@@ -241,8 +247,9 @@ def _result(
         for each, level in zip((document, *document.get("what_if", ())), levels, strict=False):
             each["next_level"] = level.value
         return Result(policy.label, problem, allocation, [], None, document, what_ifs, found, levels)
-    options = {name: getattr(request, name) for name in ("round_seconds", "sharing", "time_limit_seconds")}
-    scheduler, rounds = run_rounds(loaded, policy, request.num_rounds, **options, min_gain=request.min_gain or 1.0)
+    scheduler, rounds = run_rounds(
+        loaded, policy, request.num_rounds, request.rounds.changed(time_limit_seconds=request.time_limit_seconds)
+    )
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     document |= {"limit_rounds": limits} if (limits := scheduler.limit_rounds) else {}
@@ -254,12 +261,15 @@ def _unknown_memory(loaded: inputs.Inputs, problem: gp.AllocationProblem, alloca
     return estimates.unknown_memory(loaded.profile, loaded.cluster, held)
 
 
-def _sensitivity(request: Request, loaded: inputs.Inputs, policy: gp.Policy) -> gp.Sensitivity:
+def _sensitivity(request: SolveOptions, loaded: inputs.Inputs, policy: gp.Policy) -> gp.Sensitivity:
     """Return the sensitivity of a policy's answer to estimates."""
     assert isinstance(loaded.profile, gp.EstimatedProfile)  # noqa: S101
-    limit: dict[str, Any] = {"merge_tolerance": request.merge_tolerance, "time_limit_seconds": request.time_limit_seconds}
-    limit |= {"whole_gangs": loaded.whole_gangs, "by_workflow": loaded.by_workflow}
-    return gp.sensitivity(loaded.jobs, loaded.cluster, loaded.profile, policy, **limit)
+    options: dict[str, Any] = {
+        "merge_tolerance": request.merge_tolerance,
+        "time_limit_seconds": request.time_limit_seconds,
+        **{name: getattr(loaded.options, name) for name in inputs.FLAGS},
+    }
+    return gp.sensitivity(loaded.jobs, loaded.cluster, loaded.profile, policy, **options)
 
 
 def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allocation]]:
@@ -288,7 +298,7 @@ def _csv(results: list[Result]) -> str:
     return csv_text([*what_if, "policy", *tables[0][1]], rows)
 
 
-def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> str:
+def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result]) -> str:
     screens = [result.screen(loaded.jobs) for result in results]
     parts = (
         _answer(request, loaded, results[0], screens[0])
@@ -304,7 +314,7 @@ def _report(request: Request, loaded: inputs.Inputs, results: list[Result]) -> s
             ]
             parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     sizes = {job.job_id: job.num_gpus for job in loaded.jobs}
-    for result in results if request.sharing else ():
+    for result in results if request.rounds.sharing else ():
         parts.append(inputs.sharing_text(result.label if len(results) > 1 else "", result.allocation, sizes))
     excluded = results[0].allocation.excluded
     parts.append(allocation_text.left_out_text("Left out", excluded, all_of_them=request.all_jobs))
@@ -335,7 +345,7 @@ def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[s
             yield heading + estimates.sensitivity_text(result.sensitivity)
 
 
-def _answer(request: Request, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
+def _answer(request: SolveOptions, loaded: inputs.Inputs, result: Result, screen: allocation_text.Screen) -> list[str]:
     """Return the parts of the output for one policy: the meaning of its answer, the use of GPUs, the jobs, and any rounds."""
     wide = request.wide
     more = "" if request.by == "tenant" else "more: --by tenant"

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -24,12 +23,12 @@ import gavel_py as gp
 from gavel_py.cli import INTERRUPTED, estimates, inputs
 from gavel_py.cli.files import InputFile, claim_file
 from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, argument, main_option, option, warnings_shown
-from gavel_py.cli.output import counted, number, progress_bar, time_text, unit_of, unused_text
-from gavel_py.cli.simulate.files import Column as ColumnType
-from gavel_py.cli.simulate.files import write_tenants_file
+from gavel_py.cli.output import counted, metric_row, progress_bar, time_text, unused_text
+from gavel_py.cli.simulate.files import CellType, write_tenants_file
 from gavel_py.cli.simulate.options import MEASURE_JOBS
 from gavel_py.cli.simulate.runner import interruptible
-from gavel_py.cli.tables import Column, Metric, comparison_text, table_text, wrapped
+from gavel_py.cli.tables import Column, ComparisonRow, comparison_text, table_text, wrapped
+from gavel_py.cli.usage import check_value, refuse
 
 ShowProgress = Callable[["gp.Progress"], None]
 Row = Mapping[str, str | float | None]
@@ -46,13 +45,11 @@ def _progress(wanted: bool) -> Iterator[ShowProgress]:
         yield lambda progress: None  # noqa: ARG005
     elif sys.stderr.isatty():
         with progress_bar("", 0.0) as show:
-            yield lambda progress: show(lambda: (_share(progress), progress_text(progress)), not progress.left)
+            yield lambda progress: show(
+                lambda: ((progress.done + progress.failed) / max(1, progress.total), progress_text(progress)), not progress.left
+            )
     else:
         yield _lines()
-
-
-def _share(progress: gp.Progress) -> float:
-    return (progress.done + progress.failed) / max(1, progress.total)
 
 
 def progress_text(progress: gp.Progress) -> str:
@@ -91,27 +88,6 @@ AXES = {
     "measure_jobs": "measured jobs",
 }
 
-SHOWN = {
-    "mean_jct_seconds": "completion time",
-    "makespan_seconds": "makespan",
-    "finish_time_fairness": "ρ",
-    "utilization": "GPUs used",
-    "unfinished": "unfinished",
-    "objective": "objective",
-    "total_normalized_throughput": "total speed",
-    "least_normalized_throughput": "least speed",
-}
-
-BEST: Mapping[str, Literal["most", "least"]] = {
-    "mean_jct_seconds": "least",
-    "makespan_seconds": "least",
-    "finish_time_fairness": "least",
-    "unfinished": "least",
-    "total_normalized_throughput": "most",
-    "least_normalized_throughput": "most",
-}
-
-TIMES = {"mean_jct_seconds", "makespan_seconds"}
 MAX_ERRORS = 5
 MAX_ROWS = 60
 
@@ -161,26 +137,20 @@ def _means(plan: gp.SweepPlan, rows: Sequence[Row]) -> str:
     groups: dict[tuple[str | float | None, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[axis] for axis in axes), []).append(row)
-    shown = [name for name in SHOWN if any(row.get(name) is not None for row in rows)]
-    means: dict[tuple[str | float | None, ...], dict[str, float | None]] = {}
-    for key, group in groups.items():
-        values = {name: [value for row in group if isinstance(value := row.get(name), int | float)] for name in shown}
-        means[key] = {name: fmean(found) if found else None for name, found in values.items()}
-    units = {name: unit_of(each[name] for each in means.values()) if name in TIMES else ("", 1.0) for name in shown}
-    labels = {name: f"{SHOWN[name]} ({units[name][0]})" if name in TIMES else SHOWN[name] for name in shown}
-    if axes == ["policy"]:
-        metrics = [
-            Metric(labels[name], [each[name] for each in means.values()], partial(_cell, name, unit=units[name][1]), BEST.get(name))
-            for name in shown
-        ]
-        counts = Metric("cells", [len(group) for group in groups.values()], "{:.0f}".format)
-        policies = [_text(key[0]) for key in means]
-        return comparison_text("Means over the cells", policies, [*metrics, counts], marked="best mean")
+    shown = sorted(
+        (metric for metric in gp.METRICS.values() if metric.short and any(row.get(metric.name) is not None for row in rows)),
+        key=lambda metric: metric.quantity == "count",
+    )
+    is_marked = axes == ["policy"]
+    figures = [_figure(metric, [_mean(metric.name, group) for group in groups.values()], is_marked=is_marked) for metric in shown]
+    if is_marked:
+        counts = ComparisonRow("cells", [len(group) for group in groups.values()], "{:.0f}".format)
+        return comparison_text("Means over the cells", [_text(key[0]) for key in groups], [*figures, counts], marked="best mean")
     columns = [Column(AXES[axis] if axis == "load" else axis, "name", is_key=True) for axis in axes]
-    columns += [Column("cells"), *map(Column, labels.values())]
+    columns += [Column("cells"), *(Column(figure.label) for figure in figures)]
     lines = [
-        [*(_text(part) for part in key), str(len(groups[key])), *(_cell(name, each[name], unit=units[name][1]) for name in shown)]
-        for key, each in means.items()
+        [*map(_text, key), str(len(group)), *(figure.cells()[i] for figure in figures)]
+        for i, (key, group) in enumerate(groups.items())
     ]
     cut = f"... and {len(lines) - MAX_ROWS:,} more lines; --export has all cells\n" if len(lines) > MAX_ROWS else ""
     return table_text("Means over the cells", columns, lines[:MAX_ROWS]) + cut
@@ -208,10 +178,14 @@ def _tenants_text(runs: Sequence[gp.Run]) -> str:
     return "\n" + table_text("Tenants' part of the GPUs, means over the cells", columns, rows[:MAX_ROWS]) + cut
 
 
-def _cell(name: str, value: float | None, *, unit: float) -> str:
-    if value is not None and name == "utilization":
-        return f"{value:.1%}"
-    return number(None if value is None else value / unit)
+def _figure(metric: gp.Metric, values: list[float | None], *, is_marked: bool) -> ComparisonRow:
+    of_means = metric if metric.quantity in ("share", "time") else dataclasses.replace(metric, quantity="number")
+    return metric_row(of_means, values, label=metric.short, is_marked=is_marked)
+
+
+def _mean(name: str, rows: Sequence[Row]) -> float | None:
+    values = [value for row in rows if isinstance(value := row.get(name), int | float)]
+    return fmean(values) if values else None
 
 
 def _text(value: str | float | None) -> str:
@@ -224,8 +198,7 @@ MAX_SEEDS = 100_000
 def _seeds(text: str) -> range:
     found = re.fullmatch(r"\s*(0|[1-9][0-9]{0,8})\s*(?:-\s*(0|[1-9][0-9]{0,8})\s*)?", text)
     seeds = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
-    if not 0 < len(seeds) <= MAX_SEEDS:
-        raise click.BadParameter(f"{text!r} is neither a seed nor a range of seeds, as in 0-4")
+    check_value(text, 0 < len(seeds) <= MAX_SEEDS, "is neither a seed nor a range of seeds, as in 0-4")
     return seeds
 
 
@@ -233,7 +206,7 @@ POSITIVE = click.FloatRange(0, min_open=True)
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepOptions:
     """The options, as typed."""
 
     spec: Path | None = argument("[SPEC]", type=InputFile(in_place=True, suffix=".yaml"), required=False)
@@ -275,7 +248,7 @@ class Request:
     with_progress: bool = option("Output", "--progress/--no-progress", default=True, help="Show progress on standard error [yes].")
 
 
-def _changes(request: Request) -> dict[str, Any]:
+def _changes(request: SweepOptions) -> dict[str, Any]:
     """Return the keys of a spec that the options replace, with their values."""
     traces: list[Any] = [*request.traces, *([{"generate": {"jobs": request.jobs}}] if request.jobs else [])]
     seeds = [seed for each in request.seeds for seed in each]
@@ -288,9 +261,9 @@ def _changes(request: Request) -> dict[str, Any]:
 
 
 @click.command("sweep", cls=inputs.Command)
-@inputs.takes_options(Request)
+@inputs.takes_options(SweepOptions)
 @click.pass_context
-def command(context: click.Context, request: Request) -> None:
+def command(context: click.Context, request: SweepOptions) -> None:
     """Run a grid of simulations or solves on all cores.
 
     Each policy is run on each trace, load, cluster and seed, and each cell is stored as it ends. SPEC is a YAML file, or "-" for
@@ -308,8 +281,7 @@ def command(context: click.Context, request: Request) -> None:
         sys.path.append(str(Path.cwd()))  # modules with policies of the user, which the processes import as well
     with warnings_shown():
         plan = gp.plan_sweep(request.spec or {}, **_changes(request))
-    if request.tenants_out is not None and plan.results is None:
-        raise click.UsageError("--tenants-out reads the stored cells; add --results FILE")
+    refuse((request.tenants_out is not None and plan.results is None, "--tenants-out reads the stored cells; add --results FILE"))
     _claim_files(context, plan)
     if request.dry_run:
         click.echo(_grid_text(plan, request.workers, retry_failed=request.retry_failed), nl=False)
@@ -333,13 +305,17 @@ def command(context: click.Context, request: Request) -> None:
     _print(context, request, plan, rows, interrupted=interrupt.requested)
 
 
-def _check(request: Request) -> None:
-    if request.scheduler is not None and request.engine != "dask":
-        raise click.UsageError("--scheduler is the address of a Dask scheduler; add --engine dask")
-    if request.scheduler is not None and request.workers is not None:
-        raise click.UsageError("--workers sets the number of local processes, but the cluster of --scheduler has its own; omit it")
-    if request.spec is None and not (request.policies and (request.traces or request.jobs) and request.clusters):
-        raise click.UsageError("give a SPEC file, or at least --policy, --trace or --jobs, and --cluster")
+def _check(request: SweepOptions) -> None:
+    has_grid = request.spec is not None or (request.policies and (request.traces or request.jobs) and request.clusters)
+    has_scheduler = request.scheduler is not None
+    refuse(
+        (has_scheduler and request.engine != "dask", "--scheduler is the address of a Dask scheduler; add --engine dask"),
+        (
+            has_scheduler and request.workers is not None,
+            "--workers sets the number of local processes, but the cluster of --scheduler has its own; omit it",
+        ),
+        (not has_grid, "give a SPEC file, or at least --policy, --trace or --jobs, and --cluster"),
+    )
     for path in (*request.export, *([] if request.tenants_out is None else [request.tenants_out])):
         gp.check_table(path)
 
@@ -355,7 +331,7 @@ def _claim_files(context: click.Context, plan: gp.SweepPlan) -> None:
 def _write_tenants(path: Path, runs: Sequence[gp.Run]) -> None:
     """Write the labels of each run with each of its tenants; types that a cluster lacks have 0 GPUs."""
     types = list(dict.fromkeys(name for run in runs for each in run.tenants for name in each.gpus))
-    labels: dict[str, ColumnType] = {axis: "number" if axis in ("load", "seed", "round_seconds") else "text" for axis in AXES}
+    labels: dict[str, CellType] = {axis: "number" if axis in ("load", "seed", "round_seconds") else "text" for axis in AXES}
     rows = [([run.labels.get(axis) for axis in AXES], [_with_types(each, types) for each in run.tenants]) for run in runs]
     write_tenants_file(path, labels, types, rows)
 
@@ -367,7 +343,7 @@ def _with_types(tenant: gp.TenantShare, types: Sequence[str]) -> gp.TenantShare:
 
 def _print(
     context: click.Context,
-    request: Request,
+    request: SweepOptions,
     plan: gp.SweepPlan,
     rows: list[dict[str, str | float | None]] | None,
     *,

@@ -18,6 +18,8 @@ from typing import Literal
 
 import click
 
+from gavel_py import Column as Column
+
 DESIGN_WIDTH = 80
 """Width for which tables are laid out in pipes and files, in characters."""
 
@@ -40,6 +42,9 @@ BEST = "*"
 """Marks the best policy in a row of a comparison."""
 
 BAR_WIDTH = 24
+
+LEFT = ("text", "name", "prose")
+"""Kinds of columns that are left-aligned; the others are numbers."""
 
 _CONTROL = re.compile(r"(?!\x1b\[[0-9;]*m)[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -148,21 +153,6 @@ def listed(items: Sequence[str], room: int) -> str:
     return shortened(text, room) if is_screen() else text
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    kind: numbers are right-aligned and never cut, "text" is left-aligned and never cut, names are shortened, "prose" is folded.
-    optional: columns with the highest number are left out first if the table is too wide; 0 for never. is_key: whether it names the
-    rows, like the first column, and is repeated with it if a table is divided.
-    """
-
-    title: str
-    kind: Literal["number", "text", "name", "prose"] = "number"
-    optional: int = 0
-    is_key: bool = False
-
-
 def table_text(
     title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[str]], text_columns: int = 1, *, wide: bool = False
 ) -> str:
@@ -181,6 +171,17 @@ def table_text(
     is_whole = wide or not is_screen()
     blocks = [parts] if is_whole else _blocks(parts, room)
     return heading + "\n".join(_grid(block, room, is_whole=is_whole) for block in blocks)
+
+
+Columns = Iterable[tuple[str | Column, Iterable[str]]]
+"""Columns of a table with their cells."""
+
+
+def columns_text(title: str, columns: Columns, *, wide: bool = False) -> str:
+    """Return a table of columns with their cells, without those in which no cell has a text; wide: as for `table_text`."""
+    listed = [(column, list(cells)) for column, cells in columns]
+    shown = [(column, cells) for column, cells in listed if any(cells)] or listed
+    return table_text(title, [column for column, _ in shown], zip(*(cells for _, cells in shown), strict=True), wide=wide)
 
 
 class _Part:
@@ -277,12 +278,12 @@ def _line(parts: Sequence[_Part], widths: Sequence[int], cells: Sequence[str]) -
     padded = []
     for part, each, cell in zip(parts, widths, cells, strict=True):
         space = " " * max(0, each - cell_width(cell))
-        padded.append(space + cell if part.column.kind == "number" else cell + space)
+        padded.append(cell + space if part.column.kind in LEFT else space + cell)
     return "  " + "  ".join(padded).rstrip()
 
 
 @dataclass(frozen=True)
-class Metric:
+class ComparisonRow:
     """A row of a comparison: a figure of each policy.
 
     values: one for each policy, None if it is not defined; form: returns the text of a value; best: which value is best, None if
@@ -305,7 +306,7 @@ class Metric:
 
 
 def comparison_text(
-    title: str, labels: Sequence[str], metrics: Iterable[Metric], *, marked: str = "best", wide: bool = False
+    title: str, labels: Sequence[str], metrics: Iterable[ComparisonRow], *, marked: str = "best", wide: bool = False
 ) -> str:
     """Return a table with a row for each metric and a column for each policy.
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 import gavel_py as gp
-from gavel_py.cli.accounting import money, with_accounts
-from gavel_py.cli.allocation_text import SAME, left_out_text, limiting_jobs
+from gavel_py.cli.accounting import with_accounts
+from gavel_py.cli.allocation_text import left_out_text, limiting_jobs
 from gavel_py.cli.inputs import Inputs
-from gavel_py.cli.output import counted, number
-from gavel_py.cli.tables import table_text, wrapped
+from gavel_py.cli.output import SAME_VALUE, counted, money, number
+from gavel_py.cli.tables import Columns, columns_text, table_text, wrapped
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import decimal_hint, nearest
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ MAX_JOBS = 3
 """Maximum number of jobs listed that gain, and of jobs that lose; the JSON output has all of them."""
 
 NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
-
-TOLERANCE = 1e-6
-"""Relative change below which a speed counts as unchanged."""
 
 
 class Change(NamedTuple):
@@ -72,17 +70,16 @@ def _changes(text: str) -> Iterator[Change]:
         _check_number(text, f"the {unit} of {name}", found, 0, MAX_NODES if nodes else MAX_GPUS)
         if size is not None:
             _check_number(text, "the GPUs of a node", size, 1, MAX_NODE_GPUS)
-        if name in seen:
-            raise click.UsageError(f"--what-if {text!r} names {name!r} twice")
+        refuse((name in seen, f"--what-if {text!r} names {name!r} twice"))
         seen.add(name)
         yield Change(name, sign, int(found), unit, None if size is None else int(size))
 
 
 def _check_number(text: str, what: str, typed: str, least: int, most: int) -> None:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", typed) or not least <= int(typed) <= most:
-        bound = f" and at most {most:,}" if most < MAX_GPUS else ""
-        problem = f"must be a whole number of at least {least}{bound}, found {typed!r}{decimal_hint(typed)}"
-        raise click.UsageError(f"--what-if {text!r}: {what} {problem}")
+    is_right = re.fullmatch(r"0|[1-9][0-9]{0,8}", typed) and least <= int(typed) <= most
+    bound = f" and at most {most:,}" if most < MAX_GPUS else ""
+    problem = f"must be a whole number of at least {least}{bound}, found {typed!r}{decimal_hint(typed)}"
+    refuse((not is_right, f"--what-if {text!r}: {what} {problem}"))
 
 
 def changed(
@@ -118,20 +115,19 @@ def _type_of(typed: str, types: Sequence[str], text: str) -> str:
 
 
 def _check_enough(change: Change, before: float, text: str) -> None:
-    if change.applied(before) < 0:
-        removed = f"removes {counted(change.number, change.unit.removesuffix('s'))} of {change.accelerator}"
-        taken = f"{removed}, but there {'is' if before == 1 else 'are'} only {before:g}"
-        raise click.UsageError(f"--what-if {text!r}: {taken}")
+    removed = f"removes {counted(change.number, change.unit.removesuffix('s'))} of {change.accelerator}"
+    taken = f"{removed}, but there {'is' if before == 1 else 'are'} only {before:g}"
+    refuse((change.applied(before) < 0, f"--what-if {text!r}: {taken}"))
 
 
 def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.Node]:
     """Return the nodes after a change. New nodes copy the first one of the type with that number of GPUs; the last are removed."""
     name = change.accelerator
     sizes = sorted({node.num_gpus for node in nodes if node.accelerator == name})
-    if change.node_gpus is None and len(sizes) != 1:
-        found = f"nodes of {name} have {' or '.join(map(str, sizes))} GPUs" if sizes else f"there are no nodes of {name}"
-        example = f"{name}{change.sign}{change.number}nodes/{sizes[-1] if sizes else 8}"
-        raise click.UsageError(f"--what-if {text!r}: {found}; add the GPUs per node, as in {example}")
+    found = f"nodes of {name} have {' or '.join(map(str, sizes))} GPUs" if sizes else f"there are no nodes of {name}"
+    example = f"{name}{change.sign}{change.number}nodes/{sizes[-1] if sizes else 8}"
+    is_open = change.node_gpus is None and len(sizes) != 1
+    refuse((is_open, f"--what-if {text!r}: {found}; add the GPUs per node, as in {example}"))
     size = sizes[0] if change.node_gpus is None else change.node_gpus
     own = [node for node in nodes if (node.accelerator, node.num_gpus) == (name, size)]
     _check_enough(change, len(own), text)
@@ -188,7 +184,7 @@ class NextLevel(NamedTuple):
         options: dict[str, Any] = {"merge_tolerance": solver.merge_tolerance, "time_limit_seconds": solver.time_limit_seconds}
         filled = gp.solve(problem, "water_filling", sharing=solver.sharing, **options)
         levels = problem.num_gpus * filled.normalized_throughputs / problem.weights
-        could = problem.runnable.any(axis=1) & (filled.throughputs < problem.fastest * (1 - SAME))
+        could = problem.runnable.any(axis=1) & (filled.throughputs < problem.fastest * (1 - SAME_VALUE))
         return cls(float(levels[could].min()) if could.any() else None, levels)
 
 
@@ -213,19 +209,25 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], lev
     """
     then = {what_if.change: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
-    columns, by_type = ["cluster", "objective", "total speed", "least speed"], ["cluster", *now.accelerator_types]
-    rows = [[name, *_outcome(allocation)] for name, allocation in clusters.items()]
-    if levels:
-        columns.insert(2, "next level")
-        rows = [[*row[:2], number(level.value), *row[2:]] for row, level in zip(rows, levels, strict=True)]
-    if any(allocation.forecast().has_prices for allocation in clusters.values()):
-        columns.append("cost per hour")
-        rows = [[*row, money(each.forecast().total_cost_per_hour)] for row, each in zip(rows, clusters.values(), strict=True)]
+    found, by_type = list(clusters.values()), ["cluster", *now.accelerator_types]
+    metrics, has_prices = [each.metrics() for each in found], any(each.forecast().has_prices for each in found)
+
+    def column(name: str) -> tuple[str, list[str]]:
+        return gp.METRICS[name].title, [number(each[name]) for each in metrics]
+
+    columns: Columns = [
+        ("cluster", clusters),
+        column("objective"),
+        ("next level", [number(level.value) for level in levels]),
+        column("total_normalized_throughput"),
+        column("least_normalized_throughput"),
+        ("cost per hour", [money(each.get("cost_per_hour")) for each in metrics] if has_prices else ()),
+    ]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
     prices = [[name, *map(number, each.shadow_prices)] for name, each in clusters.items() if each.shadow_prices is not None]
     at_most = ", at most" if any(each.shadow_prices_at_most for each in clusters.values()) else ""
     parts = [
-        table_text(f"What if, under {label}", columns, rows) + wrapped([NOTE, *_next_lines(now, then, levels)], indent=""),
+        columns_text(f"What if, under {label}", columns) + wrapped([NOTE, *_next_lines(now, then, levels)], indent=""),
         table_text("GPUs used", by_type, used),
         *([table_text(f"Objective per extra GPU{at_most}", by_type, prices)] if prices else []),
         *(_jobs(name, now, allocation) for name, allocation in then.items()),
@@ -248,12 +250,6 @@ def _next_lines(now: gp.Allocation, then: Iterable[str], levels: Sequence[NextLe
         yield f"{text}{', most of all ' if most else ''}{' and '.join(most)}"
 
 
-def _outcome(allocation: gp.Allocation) -> list[str]:
-    served = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
-    v = allocation.normalized_throughputs[served]
-    return [number(allocation.objective_value), number(v.sum()), number(v.min() if len(v) else 0.0)]
-
-
 def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
     """Return a table of the jobs that gain and lose most, and the jobs that are newly excluded."""
     before, after = now.normalized_throughputs, then.normalized_throughputs
@@ -272,4 +268,4 @@ def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the indices of positive changes, the largest first; equal ones, whatever their rounding, in the order of jobs."""
     order: NDArray[np.int64] = (-change.round(9)).argsort(kind="stable")
-    return order[change[order] > TOLERANCE]
+    return order[change[order] > SAME_VALUE]

@@ -7,8 +7,8 @@ only for drawing.
 
 from gavel_py import names_in
 from gavel_py.io.writing import check_plot, check_report
+from gavel_py.report.rounds_plot import plot_rounds
 from gavel_py.report.run_report import write_report
-from gavel_py.report.timeline import plot_rounds
 
 __all__ = ["check_plot", "check_report", "plot_rounds", "write_report"]
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.measures import Estimate
+from gavel_py.report.measures import SampleMean
+from gavel_py.report.metrics import VERDICT
 from gavel_py.report.runs import Run
-from gavel_py.report.settings import Group, Setting
+from gavel_py.report.settings import Replications, Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,10 +53,6 @@ DASHES = ("solid", *((0, gaps) for gaps in GAPS))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-RANKING_METRICS = ("mean_jct_seconds", "makespan_seconds", "cost")
-"""If there are too many policies to draw, the best by the first available of these metrics are drawn."""
-
-
 @dataclass(frozen=True, eq=False)
 class Palette:
     """Styles of the drawn policies, by number. load: shown by charts of a single load; note: on policies that are not drawn."""
@@ -71,7 +68,7 @@ class Palette:
         return self.load if len(self.setting.loads) > 1 else None
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[Replications]:
         """The groups drawn in charts of a single load."""
         return [group for group in self.setting.at(self.load) if group.policy in self.styles]
 
@@ -87,16 +84,17 @@ class Palette:
 
 
 def palette_of(setting: Setting) -> Palette:
-    """Return styles for all policies, or for the best `NUM_STYLES` of them."""
+    """Return styles for all policies, or for the best `NUM_STYLES` of them by the first metric of the verdict that they have."""
     policies = setting.policies
     if len(policies) <= NUM_STYLES:
         return Palette(setting, {policy: style for style, policy in enumerate(policies)}, setting.middle_load, "")
-    metric = next((name for name in RANKING_METRICS if name in setting.metrics), RANKING_METRICS[0])
-    estimates = ((group.policy, group.estimate(metric)) for group in setting.at(setting.middle_load))
-    scores = {policy: value.mean for policy, value in estimates if value is not None}
+    metric = next((each for each in VERDICT if each.name in setting.metrics), VERDICT[0])
+    sign = -1.0 if metric.best == "most" else 1.0
+    estimates = ((group.policy, group.estimate(metric.name)) for group in setting.at(setting.middle_load))
+    scores = {policy: sign * value.mean for policy, value in estimates if value is not None}
     best = set(sorted(policies, key=lambda policy: scores.get(policy, math.inf))[:NUM_STYLES])
     styles = {policy: style for style, policy in enumerate(policy for policy in policies if policy in best)}
-    note = f"Charts show the best {NUM_STYLES} of {len(policies)} policies by {metric}; the summary has all."
+    note = f"Charts show the best {NUM_STYLES} of {len(policies)} policies by {metric.name}; the summary has all."
     return Palette(setting, styles, setting.middle_load, note)
 
 
@@ -143,12 +141,12 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Point:
+class PlottedPoint:
     """x and y with their intervals; best: the point is Pareto-optimal."""
 
     label: str
-    x: Estimate
-    y: Estimate
+    x: SampleMean
+    y: SampleMean
     best: bool
     style: int = 0
 

@@ -11,26 +11,21 @@ import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex, to_rgba
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.textpath import text_to_path
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Chart, Panel, Point
-from gavel_py.report.measures import Estimate, Measure, clean, counted, short, shortened
-from gavel_py.report.timeline import IDLE, NO_WORKFLOWS, LaneGroup, RoundGrid, StayLanes, is_dark, spaced, spread
+from gavel_py.report.charts import DASHES, LIGHT, MARKERS, NUM_STYLES, Axis, Panel, PlottedPoint
+from gavel_py.report.measures import SampleMean, short, shortened
+from gavel_py.report.timeline import is_dark
 
 WIDTH = 300.0
 """Points; about the width of a phone in CSS pixels, so that text stays readable there."""
@@ -58,7 +53,7 @@ STYLE: dict[str, Any] = {
 }
 
 
-def _new_figure(height: float, width: float = WIDTH) -> Figure:
+def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure; sizes are in points."""
     return Figure(figsize=(width / 72, height / 72), layout="constrained", facecolor="none")
 
@@ -69,6 +64,11 @@ def _colour(style: int) -> str:
 
 def _stroke(style: int) -> dict[str, Any]:
     return {"color": _colour(style), "linestyle": DASHES[style % NUM_STYLES], "marker": MARKERS[style % NUM_STYLES]}
+
+
+def tick_text(value: float, _: object = None) -> str:
+    """Return the text of a tick of an axis."""
+    return f"{value + 0.0:,.10g}"
 
 
 def _set_axis(axes: Axes, which: str, axis: Axis, values: Floats) -> None:
@@ -82,13 +82,13 @@ def _set_axis(axes: Axes, which: str, axis: Axis, values: Floats) -> None:
         drawn.set_minor_formatter(NullFormatter())
     else:
         drawn.set_major_locator(MaxNLocator(6 if which == "x" else 5, steps=[1, 2, 2.5, 5, 10]))
-    drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value + 0.0:,.10g}"))
+    drawn.set_major_formatter(tick_text)
     if axis.low is not None or axis.high is not None:
         getattr(axes, f"set_{which}lim")(axis.low, axis.high)
     getattr(axes, f"set_{which}label")(axis.title)
 
 
-def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
+def limits_of(estimates: Sequence[SampleMean]) -> tuple[float, float]:
     """Return axis limits that show all means, and the intervals up to about twice the range of the means."""
     means = [each.mean for each in estimates]
     low, high = min(each.low for each in estimates), max(each.high for each in estimates)
@@ -98,14 +98,17 @@ def limits_of(estimates: Sequence[Estimate]) -> tuple[float, float]:
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-def _add_legend(figure: Figure, handles: Mapping[str, Line2D | Patch], least: int = 2) -> None:
-    """Add a legend below the axes, by which the figure grows; fewer labels than `least` need none."""
+def add_legend(figure: Figure, handles: Mapping[str, Line2D | Patch], least: int = 2, columns: int | None = None) -> None:
+    """Add a legend below the axes, by which the figure grows; fewer labels than `least` need none.
+
+    columns: by default as many as a phone has room for, and then labels are cut.
+    """
     if len(handles) < least:
         return
-    columns = 2 if max(map(len, handles)) <= NARROW_LABEL else 1
+    shown = list(handles) if columns else [shortened(label, MAX_LABEL) for label in handles]
+    columns = columns or (2 if max(map(len, handles)) <= NARROW_LABEL else 1)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + LINE_HEIGHT * math.ceil(len(handles) / columns) / 72)
-    shown = [shortened(label, MAX_LABEL) for label in handles]
     place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "handlelength": 3.2, "borderpad": 0.2}
     figure.legend(list(handles.values()), shown, fontsize=SMALL, **place)
 
@@ -119,9 +122,9 @@ ROOM_FOR_VALUE = 1.22
 """Right end of the axis, relative to the largest value."""
 
 
-def bars_figure(bars: Sequence[tuple[str, Estimate, int]], x: Axis) -> Figure:
+def bars_figure(bars: Sequence[tuple[str, SampleMean, int]], x: Axis) -> Figure:
     """Draw a horizontal bar for each (policy, value, style) from top to bottom, with intervals as whiskers."""
-    figure = _new_figure(46 + BAR_HEIGHT * len(bars))
+    figure = new_figure(46 + BAR_HEIGHT * len(bars))
     axes = figure.subplots()
     low, high = limits_of([value for _, value, _ in bars])
     for row, (policy, value, style) in enumerate(bars):
@@ -151,7 +154,7 @@ def heat_figure(rows: Sequence[str], columns: Sequence[str], values: Floats) -> 
 
     values: (rows, columns) in [0, 1]; NaN leaves a cell empty.
     """
-    figure = _new_figure(40 + ROW_HEIGHT * len(rows))
+    figure = new_figure(40 + ROW_HEIGHT * len(rows))
     axes = figure.subplots()
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -189,7 +192,7 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
     styles = {curve.label: curve.style for panel in panels for curve in panel.curves}
     count = len(panels)
     panels_height = SINGLE_PANEL if count == 1 else STACKED_PANEL * count
-    figure = _new_figure(panels_height + 24)
+    figure = new_figure(panels_height + 24)
     all_axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for axes, panel in zip(all_axes, panels, strict=True):
         for curve in panel.curves:
@@ -206,16 +209,16 @@ def lines_figure(panels: Sequence[Panel], x: Axis, *, steps: bool = False, dots:
         _set_axis(axes, "y", panel.y, np.concatenate([curve.y for curve in panel.curves]))
     xs = np.concatenate([curve.x for panel in panels for curve in panel.curves])
     _set_axis(all_axes[-1], "x", x, xs)
-    _add_legend(figure, {label: Line2D([], [], **_stroke(style)) for label, style in styles.items()})
+    add_legend(figure, {label: Line2D([], [], **_stroke(style)) for label, style in styles.items()})
     return figure
 
 
 POINTS_HEIGHT = 235.0
 
 
-def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
+def points_figure(points: Sequence[PlottedPoint], x: Axis, y: Axis) -> Figure:
     """Draw each policy as a point with whiskers, and the Pareto front as a dashed line; smaller is better on both axes."""
-    figure = _new_figure(POINTS_HEIGHT)
+    figure = new_figure(POINTS_HEIGHT)
     axes = figure.subplots()
     front = sorted((point for point in points if point.best), key=lambda point: (point.x.mean, -point.y.mean))
     xs, ys = [point.x.mean for point in front], [point.y.mean for point in front]
@@ -229,172 +232,40 @@ def points_figure(points: Sequence[Point], x: Axis, y: Axis) -> Figure:
         _set_axis(axes, which, replace(axis, low=low, high=high), np.array([each.mean for each in values]))
     labels = [f"{point.label}{'' if point.best else ' (beaten)'}" for point in points]
     markers = (Line2D([], [], linestyle="none", **_marker(point)) for point in points)
-    _add_legend(figure, dict(zip(labels, markers, strict=True)))
+    add_legend(figure, dict(zip(labels, markers, strict=True)))
     return figure
 
 
-def _marker(point: Point) -> dict[str, Any]:
+def _marker(point: PlottedPoint) -> dict[str, Any]:
     colour = _colour(point.style)
     inside = colour if point.best else LIGHT["page"]
     return {"marker": MARKERS[point.style % NUM_STYLES], "color": colour, "markerfacecolor": inside, "markersize": 8}
 
 
-STAYS_WIDTH, STAYS_HEIGHT = 960.0, 620.0
-STAY_LANE = 18.0
-MAX_NODE_NAME = 24
-
-
-class Box(NamedTuple):
-    """A job in a Gantt chart, from `left` to `right` on the time axis and on the lanes top .. bottom − 1."""
-
-    job_id: str
-    left: float
-    right: float
-    top: int
-    bottom: int
-    colour: str
-
-
-MAX_WORKFLOWS = 12
-"""Workflows in the legend of a Gantt chart."""
-
-
-def stays_figure(
-    lanes: StayLanes, grid: RoundGrid, colours: Sequence[str], image_step: int, workflows: Mapping[str, str] = NO_WORKFLOWS
-) -> Figure:
-    """Draw a Gantt chart of one run: GPUs from top to bottom, time from left to right, job ids in bars with room for them.
-
-    grid: the job on each GPU at the middle of even intervals; colours: of each job of the grid; image_step: if not 0, every
-    `image_step`-th row of the grid is drawn as an image, instead of the blocks of the lanes; workflows: {job_id: workflow}, which
-    a legend names.
-    """
-    height = min(STAY_LANE * lanes.count, STAYS_HEIGHT)
-    lane = height / lanes.count
-    figure = _new_figure(height + 56, STAYS_WIDTH)
-    axes = figure.subplots()
-    axes.grid(visible=False)
-    start, seconds = lanes.start_seconds, lanes.end_seconds - lanes.start_seconds
-    unit = Measure("time", "time").unit([seconds])
-    if image_step:
-        jobs = grid.jobs[::image_step]
-        palette = np.array([to_rgba(colour) for colour in colours] + [(0.0, 0.0, 0.0, 0.0)])  # transparent where GPUs are idle
-        image = (palette[np.where(jobs == IDLE, len(colours), jobs)] * 255).round().astype(np.uint8)
-        axes.imshow(image, extent=(0, seconds / unit.size, lanes.count, 0), aspect="auto", interpolation="none")
-    else:
-        colour_of = dict(zip(grid.job_ids, colours, strict=True))
-        boxes = []
-        for stay, first, end in ((block.stay, block.first, block.end) for block in lanes.blocks):
-            left, right = ((moment - start) / unit.size for moment in (stay.start_seconds, stay.end_seconds))
-            boxes.append(Box(stay.job_id, left, right, first, end, colour_of[stay.job_id]))
-        add_boxes(axes, boxes, lane, edgecolors=LIGHT["page"], linewidths=min(0.7, lane / 10))
-        add_job_ids(axes, boxes, 0.85 * STAYS_WIDTH * unit.size / seconds, lane, (SMALL - 2, SMALL))
-    add_lane_names(axes, lanes.nodes, lanes.types, lane, SMALL)
-    axes.set_xlim(0, seconds / unit.size)
-    axes.set_ylim(lanes.count, 0)
-    axes.set_xlabel(unit.heading("time since the first start"))
-    _add_legend(figure, _workflow_handles(dict(zip(grid.job_ids, colours, strict=True)), workflows), least=1)
-    return figure
-
-
-def _workflow_handles(colour_of: Mapping[str, str], workflows: Mapping[str, str]) -> dict[str, Line2D | Patch]:
-    """Return the entries of a legend by label; colour_of: of jobs."""
-    colours = {workflows[job_id]: colour for job_id, colour in colour_of.items() if job_id in workflows}
-    names = sorted(colours, key=natural_key)
-    first = names[:MAX_WORKFLOWS]
-    handles: dict[str, Line2D | Patch] = {f"workflow {clean(name)}": Patch(fc=colours[name], linewidth=0) for name in first}
-    if len(names) > MAX_WORKFLOWS:
-        handles[f"{len(names) - MAX_WORKFLOWS:,} others"] = Line2D([], [], linestyle="none")
-    return handles
-
-
-def add_boxes(axes: Axes, boxes: Sequence[Box], lane: float, **style: Any) -> None:
-    """Draw the jobs as filled boxes, with a gap between lanes that are high enough."""
-    inset = 0.06 if lane > 4 else 0.0
-    sides = [(box.left, box.right, box.top + inset, box.bottom - inset) for box in boxes]
-    corners = [[(left, top), (right, top), (right, bottom), (left, bottom)] for left, right, top, bottom in sides]
-    axes.add_collection(PolyCollection(corners, facecolors=[box.colour for box in boxes], **style), autolim=False)
-
-
-@lru_cache(maxsize=10_000)
-def _width_per_point(text: str) -> float:
-    """Return the width of a text in the default font, divided by its font size."""
-    width, *_ = text_to_path.get_text_width_height_descent(text, FontProperties(size=SMALL), ismath=False)
-    return max(0.1, float(width) / SMALL)
-
-
-def add_job_ids(axes: Axes, boxes: Sequence[Box], unit: float, lane: float, sizes: tuple[float, float]) -> None:
-    """Write the job id into every box with enough room, rotated if that allows a readable size.
-
-    unit, lane: points per unit of the time axis and per lane; sizes: smallest and largest font size.
-    """
-    smallest, largest = sizes
-    for box in boxes:
-        high, wide = lane * (box.bottom - box.top), unit * (box.right - box.left) - 8  # without marks at the ends
-        if min(0.75 * high, wide) < smallest:
-            continue
-        job_id = clean(box.job_id)
-        length = _width_per_point(job_id)
-        across, upright = min(largest, 0.75 * high, wide / length), min(largest, 0.75 * wide, (high - 3) / length)
-        size, angle = (upright, 90) if upright > max(across, smallest) and across < max(5.0, smallest) else (across, 0)
-        if size >= smallest:
-            middle = (box.left + box.right) / 2, (box.top + box.bottom) / 2
-            colour = WHITE if is_dark(box.colour) else BLACK
-            axes.text(*middle, job_id, size=size, rotation=angle, color=colour, ha="center", va="center", zorder=5)
-
-
-def add_lane_names(axes: Axes, nodes: Sequence[LaneGroup], types: Sequence[LaneGroup], lane: float, size: float) -> None:
-    """Write nodes at the left and types, if there are any, at the right, as far as there is room, and draw lines between them."""
-    named = spaced(nodes, (size + 2) / lane)
-    axes.set_yticks([node.middle for node in named], [shortened(clean(node.name), MAX_NODE_NAME) for node in named], size=size)
-    axes.tick_params(axis="y", length=0)
-    beside = axes.get_yaxis_transform()
-    if len(named) == len(nodes):
-        axes.hlines([node.end for node in nodes[:-1]], 0, 1, LIGHT["muted"], linewidth=0.4, transform=beside, zorder=4)
-    places = spread([group.middle for group in types], 2.7 * size / lane, types[-1].end) if types else []
-    for group, place in zip(types, places, strict=True):
-        text = f"{shortened(clean(group.name), MAX_NODE_NAME)}\n{counted(group.size, 'GPU')}"
-        axes.text(1.005, place, text, transform=beside, va="center", size=size, weight="bold")
-        if group.first:
-            axes.axhline(group.first, color=LIGHT["ink"], linewidth=1.4, zorder=4)
-
-
 DPI = 150
 
 
-def image_bytes(
-    make_figure: Callable[[], Figure], style: Mapping[str, Any], form: str, ground: str, *, salt: str = "gavel-py"
-) -> bytes:
-    """Return a figure, made with the style in effect, as an SVG or PNG file (`form`), whatever the user's matplotlib settings.
+def figure_bytes(draw: Callable[[], Figure], name: str, form: str, title: str = "") -> bytes:
+    """Return a chart as the bytes of an SVG or PNG file in the colours of the light page, whatever the user's matplotlib settings.
 
-    ground: colour of the background; salt: makes the ids of an SVG reproducible; SVGs within one page need different ones.
+    name: makes the ids of an SVG reproducible, and different from those of other SVGs in one page; title: "" for a chart in a page,
+    which provides title and background.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         # Characters missing from the font appear as boxes in a PNG, and in the font of the viewer in an SVG.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         mpl.rcdefaults()
         # Text stays text, for search and screen readers; names such as "a$b$c" are not formulas.
-        fixed = {"svg.hashsalt": salt, "svg.fonttype": "none", "text.parse_math": False}
-        mpl.rcParams.update(fixed | dict(style))  # type: ignore[arg-type]
-        content = io.BytesIO()
-        metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-        make_figure().savefig(content, format=form, dpi=DPI, metadata=metadata, facecolor=ground)
-        return content.getvalue()
-
-
-def figure_bytes(chart: Chart, form: str, *, standalone: bool = False) -> bytes:
-    """Return a chart as the bytes of an SVG or PNG file in the colours of the light page.
-
-    A standalone file has the title and a white background; otherwise the page provides them.
-    """
-
-    def make_figure() -> Figure:
-        figure = chart.draw()
-        if standalone:
+        fixed = {"svg.hashsalt": f"gavel-py {name}", "svg.fonttype": "none", "text.parse_math": False}
+        mpl.rcParams.update(fixed | STYLE)  # type: ignore[arg-type]
+        figure = draw()
+        if title:
             # The figure grows by a title above its contents.
             width, height = (72 * inches for inches in figure.get_size_inches())
-            lines = textwrap.wrap(chart.title, int(width / (0.62 * TEXT)))
+            lines = textwrap.wrap(title, int(width / (0.62 * TEXT)))
             figure.set_size_inches(width / 72, (height + LINE_HEIGHT * len(lines)) / 72)
             figure.suptitle("\n".join(lines), x=0.01, ha="left", size=TEXT, weight="bold")
-        return figure
-
-    return image_bytes(make_figure, STYLE, form, "white" if standalone else "none", salt=f"gavel-py {chart.name}")
+        content = io.BytesIO()
+        metadata = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        figure.savefig(content, format=form, dpi=DPI, metadata=metadata, facecolor="white" if title else "none")
+        return content.getvalue()

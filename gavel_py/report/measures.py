@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from gavel_py.io.tabular import Quantity
 from gavel_py.problem.arrays import Floats
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 
 Value = TypeVar("Value")
 
@@ -21,7 +23,7 @@ MIN_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SampleMean:
     """A mean over `count` seeds with the confidence interval mean ± half_width, which is None below `MIN_SEEDS` seeds."""
 
     mean: float
@@ -38,12 +40,12 @@ class Estimate:
         """Upper end of the interval, or the mean if there is no interval."""
         return self.mean + (self.half_width or 0.0)
 
-    def over(self, size: float) -> Estimate:
+    def over(self, size: float) -> SampleMean:
         """Return the estimate divided by `size`, to convert units."""
-        return Estimate(self.mean / size, None if self.half_width is None else self.half_width / size, self.count)
+        return SampleMean(self.mean / size, None if self.half_width is None else self.half_width / size, self.count)
 
 
-def estimate(values: Iterable[float | None]) -> Estimate | None:
+def estimate(values: Iterable[float | None]) -> SampleMean | None:
     """Return the mean of one number per seed with its confidence interval, or None without a finite number.
 
     Student's t: half_width = t_{(1 + c)/2, n − 1} · s / √n with the sample standard deviation s of the n numbers and confidence
@@ -57,13 +59,9 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     if not len(numbers):
         return None
     if len(numbers) < MIN_SEEDS:
-        return Estimate(float(numbers.mean()), None, len(numbers))
+        return SampleMean(float(numbers.mean()), None, len(numbers))
     quantile = float(stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2))
-    return Estimate(float(numbers.mean()), quantile * float(numbers.std(ddof=1)) / math.sqrt(len(numbers)), len(numbers))
-
-
-ROUNDING = 1e-12
-"""Relative to the values compared; smaller differences are rounding errors."""
+    return SampleMean(float(numbers.mean()), quantile * float(numbers.std(ddof=1)) / math.sqrt(len(numbers)), len(numbers))
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,12 @@ def paired(other: str, best_values: Mapping[str, float], other_values: Mapping[s
     best, others = (np.array([values[seed] for seed in common]) for values in (best_values, other_values))
     gaps = others - best
     size = float(np.maximum(np.abs(best), np.abs(others)).max())
-    gaps[np.abs(gaps) <= ROUNDING * size] = 0.0
+    gaps[np.abs(gaps) <= FLOAT_ROUNDING * size] = 0.0
     made = Paired(other, len(gaps), float(best.mean()), float(gaps.mean()))
     if len(gaps) < MIN_SEEDS:
         return made
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    if error <= ROUNDING * size:
+    if error <= FLOAT_ROUNDING * size:
         return replace(made, half_width=0.0, p_value=0.0 if made.difference else 1.0)
     freedom = len(gaps) - 1
     half_width = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
@@ -178,9 +176,6 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[len(text) - (limit - head - 1) :]}"
 
 
-Quantity = Literal["time", "share", "number"]
-Better = Literal["less", "more"]
-
 TIMES = (("s", 1.0, 300.0), ("min", 60.0, 7200.0), ("h", 3600.0, 72 * 3600.0), ("days", 86400.0, math.inf))
 """(name, seconds, largest value in seconds that is shown in this unit)."""
 
@@ -201,63 +196,15 @@ class Unit:
         return f"{'−' if amount < 0 else '+'}{short(abs(amount))}{f' {self.name}' if self.name else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """How a metric is shown.
-
-    better: which values are preferable, None if policies cannot be compared by it; unit_name: of a number.
-    """
-
-    title: str
-    quantity: Quantity = "number"
-    better: Better | None = "less"
-    unit_name: str = ""
-
-    def unit(self, values: Iterable[float | None]) -> Unit:
-        """Return a unit in which the largest of the values is easy to read."""
-        if self.quantity == "share":
-            return Unit("%", 0.01)
-        if self.quantity == "number":
-            return Unit(self.unit_name, 1.0)
-        largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
-        name, size, _ = next(unit for unit in TIMES if largest <= unit[2])
-        return Unit(name, size)
-
-
-MEASURES = {
-    "mean_jct_seconds": Measure("mean completion time", "time"),
-    "median_jct_seconds": Measure("median completion time", "time"),
-    "p99_jct_seconds": Measure("99 % completion time", "time"),
-    "makespan_seconds": Measure("makespan", "time"),
-    "mean_queueing_seconds": Measure("mean queueing", "time"),
-    "finish_time_fairness": Measure("finish-time fairness ρ"),
-    "utilization": Measure("used GPU time", "share", "more"),
-    "undelivered_share": Measure("promised, not delivered", "share"),
-    "cost": Measure("cost", unit_name="price units"),
-    "finished": Measure("finished jobs", better="more"),
-    "unfinished": Measure("measured jobs not finished"),
-    "ended_after_arrivals": Measure("ended after the last arrival", better=None),
-    "failed": Measure("failed jobs"),
-    "cancelled": Measure("cancelled jobs"),
-    "active": Measure("jobs left at the end"),
-    "late": Measure("late jobs"),
-    "preemptions": Measure("preemptions"),
-    "starts": Measure("starts"),
-    "rounds": Measure("rounds", better=None),
-    "solver_seconds": Measure("time for allocations", "time"),
-    "wall_seconds": Measure("time of the run", "time"),
-    "cpu_seconds": Measure("processor time", "time"),
-    "objective": Measure("objective", better=None),
-    "gap": Measure("gap", better=None),
-    "total_normalized_throughput": Measure("total speed", better="more"),
-    "least_normalized_throughput": Measure("least speed", better="more"),
-    "excluded": Measure("jobs left out"),
-}
-
-
-def measure_of(name: str) -> Measure:
-    """Return how a metric is shown; unknown metrics are never compared."""
-    return MEASURES.get(name) or Measure(clean(name.replace("_", " ")), better=None)
+def unit_of(quantity: Quantity, values: Iterable[float | None]) -> Unit:
+    """Return a unit in which the largest of the values is easy to read."""
+    if quantity == "share":
+        return Unit("%", 0.01)
+    if quantity not in ("time", "clock"):
+        return Unit("price units" if quantity == "money" else "", 1.0)
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    name, size, _ = next(unit for unit in TIMES if largest <= unit[2])
+    return Unit(name, size)
 
 
 def short(value: float | None) -> str:
@@ -372,7 +319,7 @@ def relative_text(part: float) -> str:
     return f"{'+' if part > 0 else '−' if part < 0 else '±'}{text} %"
 
 
-def interval_text(value: Estimate, size: float = 1.0) -> str:
+def interval_text(value: SampleMean, size: float = 1.0) -> str:
     """Return a confidence interval in units of `size`, or "–" if there is none."""
     return "–" if value.half_width is None else f"{short(value.low / size)} to {short(value.high / size)}"
 

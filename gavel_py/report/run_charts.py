@@ -14,11 +14,10 @@ import numpy as np
 
 from gavel_py.io.names import natural_key
 from gavel_py.problem.arrays import Floats
-from gavel_py.report.charts import Axis, Chart, Curve, Palette, Panel, Point, Table
-from gavel_py.report.figures import bars_figure, heat_figure, lines_figure, points_figure, stays_figure
+from gavel_py.report.charts import Axis, Chart, Curve, Palette, Panel, PlottedPoint, Table
+from gavel_py.report.figures import bars_figure, heat_figure, lines_figure, points_figure
 from gavel_py.report.measures import (
-    Estimate,
-    Measure,
+    SampleMean,
     at_load,
     clean,
     counted,
@@ -26,14 +25,16 @@ from gavel_py.report.measures import (
     interval_means,
     interval_text,
     label_text,
-    measure_of,
     paired,
     quantiles,
     sampled_rows,
     short,
+    unit_of,
 )
+from gavel_py.report.metrics import VERDICT, Metric
 from gavel_py.report.runs import OverTime, Run, Stay
-from gavel_py.report.timeline import NO_WORKFLOWS, StayLanes, colours_of, stay_grid, stay_lanes
+from gavel_py.report.timeline import NO_WORKFLOWS, Gantt, colours_of, stay_grid, stays_gantt
+from gavel_py.report.timeline_drawing import gantt_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,16 +48,16 @@ LOG_RATIO = 20.0
 
 def distribution_charts(palette: Palette) -> Iterator[Chart]:
     """Yield the distributions of completion times and of finish-time fairness, as far as the runs have them."""
-    measure = Measure("completion time", "time")
+    measure = Metric("jct_seconds", "completion time", "time")
     yield from _distribution_chart(palette, "completion-times", "Completion times", measure, lambda run: run.jct_seconds, None)
-    measure = Measure("ρ, completion time over that under isolated")
+    measure = Metric("fairness", "ρ, completion time over that under isolated")
     yield from _distribution_chart(
         palette, "finish-time-fairness", "Finish-time fairness ρ", measure, lambda run: run.fairness, 1.0
     )
 
 
 def _distribution_chart(
-    palette: Palette, name: str, title: str, measure: Measure, samples_of: Callable[[Run], Floats], mark: float | None
+    palette: Palette, name: str, title: str, measure: Metric, samples_of: Callable[[Run], Floats], mark: float | None
 ) -> Iterator[Chart]:
     samples: dict[str, Floats] = {}
     for group in palette.groups:
@@ -94,30 +95,29 @@ CUT = " Values beyond the frame are in the table."
 
 def load_charts(palette: Palette) -> Iterator[Chart]:
     """Yield the mean completion time, over the load or as bars for a single load, and bars of the makespan."""
-    if sum(load is not None for load in palette.setting.loads) > 1:
-        yield from _load_curves(palette, "mean_jct_seconds")
-    else:
-        yield from _bars(palette, "mean_jct_seconds")
-    yield from _bars(palette, "makespan_seconds")
+    jct, *others = (metric for metric in VERDICT if metric.quantity == "time")
+    over_loads = sum(load is not None for load in palette.setting.loads) > 1
+    yield from _load_curves(palette, jct) if over_loads else _bars(palette, jct)
+    for metric in others:
+        yield from _bars(palette, metric)
 
 
-def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
+def _load_curves(palette: Palette, metric: Metric) -> Iterator[Chart]:
     """Yield the curves of a metric, and where their bands overlap, the curves relative to the best policy."""
-    found: dict[str, list[tuple[float, Estimate]]] = {}
+    found: dict[str, list[tuple[float, SampleMean]]] = {}
     for group in palette.setting.groups:
-        value = group.estimate(metric)
+        value = group.estimate(metric.name)
         if group.load is not None and value is not None and group.policy in palette.styles:
             found.setdefault(group.policy, []).append((group.load, value))
     values = [value for points in found.values() for _, value in points]
     if all(value.mean == 0 for value in values):
         return
-    measure = measure_of(metric)
-    unit = measure.unit(value.mean for value in values)
+    unit = metric.unit(value.mean for value in values)
     scaled = {policy: [(load, value.over(unit.size)) for load, value in points] for policy, points in found.items()}
     limit = min(2 * max(value.mean for value in values), max(value.high for value in values))
-    axis = Axis(unit.heading(measure.title), low=0.0, high=1.05 * limit / unit.size)
-    ratios = _ratios(palette, found, metric) if _bands_overlap(found) else {}
-    title = f"{measure.title.capitalize()} against load"
+    axis = Axis(unit.heading(metric.title), low=0.0, high=1.05 * limit / unit.size)
+    ratios = _ratios(palette, found, metric.name) if _bands_overlap(found) else {}
+    title = f"{metric.title.capitalize()} against load"
     of_policies = f"One curve for each of {counted(len(found), 'policy', 'policies')}"
     name = "completion-time-against-load"
     has_bands = any(value.half_width is not None for value in values)
@@ -136,7 +136,7 @@ def _load_curves(palette: Palette, metric: str) -> Iterator[Chart]:
 
 
 def _drawn_curves(
-    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, Estimate]]], axis: Axis, *, has_bands: bool
+    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, SampleMean]]], axis: Axis, *, has_bands: bool
 ) -> tuple[Callable[[], Figure], Table]:
     """Return a function that draws a chart of {policy: (load, value)}, and its table."""
     curves = []
@@ -158,9 +158,9 @@ def _counted_as(palette: Palette) -> str:
     return "runs" if palette.setting.is_fixed else "seeds"
 
 
-def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, Estimate]]]) -> bool:
+def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, SampleMean]]]) -> bool:
     """Return whether intervals of different policies overlap at a load."""
-    by_load: dict[float, list[Estimate]] = {}
+    by_load: dict[float, list[SampleMean]] = {}
     for load, value in (point for points in points_of.values() for point in points if point[1].half_width is not None):
         by_load.setdefault(load, []).append(value)
     ordered = [sorted(values, key=lambda value: value.low) for values in by_load.values()]
@@ -168,8 +168,8 @@ def _bands_overlap(points_of: Mapping[str, Sequence[tuple[float, Estimate]]]) ->
 
 
 def _ratios(
-    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, Estimate]]], metric: str
-) -> dict[str, list[tuple[float, Estimate]]]:
+    palette: Palette, points_of: Mapping[str, Sequence[tuple[float, SampleMean]]], metric: str
+) -> dict[str, list[tuple[float, SampleMean]]]:
     """Return the means relative to the policy with the lowest mean of all loads, with intervals of the paired differences.
 
     That policy is the first. {} if no policy has a mean above 0 at every load.
@@ -184,31 +184,30 @@ def _ratios(
         return {}
     baseline = min(means, key=means.__getitem__)
     by_seed = {(group.policy, group.load): group.by_seed(metric) for group in palette.setting.groups}
-    ratios: dict[str, list[tuple[float, Estimate]]] = {}
+    ratios: dict[str, list[tuple[float, SampleMean]]] = {}
     for policy in (baseline, *(policy for policy in points_of if policy != baseline)):
         pairs = [(load, paired(policy, by_seed[baseline, load], by_seed[policy, load])) for load, _ in points_of[policy]]
         known = [(load, pair) for load, pair in pairs if pair.seeds and pair.base > 0]
         if known:
             ratios[policy] = [
-                (load, Estimate(pair.base + pair.difference, pair.half_width, pair.seeds).over(pair.base)) for load, pair in known
+                (load, SampleMean(pair.base + pair.difference, pair.half_width, pair.seeds).over(pair.base)) for load, pair in known
             ]
     return ratios
 
 
-def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
-    found = [(group.policy, value) for group in palette.groups if (value := group.estimate(metric)) is not None]
+def _bars(palette: Palette, metric: Metric) -> Iterator[Chart]:
+    found = [(group.policy, value) for group in palette.groups if (value := group.estimate(metric.name)) is not None]
     if all(value.mean == 0 for _, value in found):
         return
-    measure = measure_of(metric)
-    unit = measure.unit(value.mean for _, value in found)
+    unit = metric.unit(value.mean for _, value in found)
     scaled = [(policy, value.over(unit.size)) for policy, value in found]
-    heading = unit.heading(measure.title)
+    heading = unit.heading(metric.title)
     rows = [[policy, short(value.mean), interval_text(value), str(value.count)] for policy, value in scaled]
     has_intervals = any(value.half_width is not None for _, value in scaled)
     whiskers = f" The whiskers are 95 % intervals over seeds.{CUT}" if has_intervals else ""
     yield Chart(
-        name=metric.removesuffix("_seconds").replace("_", "-"),
-        title=measure.title.capitalize() + at_load(palette.title_load),
+        name=metric.name.removesuffix("_seconds").replace("_", "-"),
+        title=metric.title.capitalize() + at_load(palette.title_load),
         description=f"One bar for each of {counted(len(rows), 'policy', 'policies')}.{whiskers}",
         draw=partial(bars_figure, [(policy, value, palette.styles[policy]) for policy, value in scaled], Axis(heading)),
         table=Table(["policy", heading, "95 % interval", _counted_as(palette)], rows),
@@ -216,9 +215,10 @@ def _bars(palette: Palette, metric: str) -> Iterator[Chart]:
 
 
 def tradeoff_charts(palette: Palette) -> Iterator[Chart]:
-    """Yield the mean completion time against makespan, cost and fairness, each if at least two policies have both."""
-    for metric in ("makespan_seconds", "cost", "finish_time_fairness"):
-        yield from _tradeoff_chart(palette, "mean_jct_seconds", metric)
+    """Yield the mean completion time against makespan, fairness and cost, each if at least two policies have both."""
+    jct, *others = (metric for metric in VERDICT if metric.best == "least")
+    for metric in others:
+        yield from _tradeoff_chart(palette, jct, metric)
 
 
 def pareto_optimal(values: Sequence[tuple[float, float]]) -> list[bool]:
@@ -230,28 +230,27 @@ def pareto_optimal(values: Sequence[tuple[float, float]]) -> list[bool]:
     return [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in values) for a, b in values]
 
 
-def _tradeoff_chart(palette: Palette, x_metric: str, y_metric: str) -> Iterator[Chart]:
+def _tradeoff_chart(palette: Palette, x_metric: Metric, y_metric: Metric) -> Iterator[Chart]:
     found = [
         (group.policy, x, y)
         for group in palette.groups
-        if (x := group.estimate(x_metric)) is not None and (y := group.estimate(y_metric)) is not None
+        if (x := group.estimate(x_metric.name)) is not None and (y := group.estimate(y_metric.name)) is not None
     ]
     if len(found) < 2 or all(x.mean == 0 for _, x, _ in found) or all(y.mean == 0 for _, _, y in found):
         return
     best = pareto_optimal([(x.mean, y.mean) for _, x, y in found])
-    x_measure, y_measure = measure_of(x_metric), measure_of(y_metric)
-    x_unit, y_unit = x_measure.unit(x.mean for _, x, _ in found), y_measure.unit(y.mean for _, _, y in found)
-    x_axis, y_axis = Axis(x_unit.heading(x_measure.title)), Axis(y_unit.heading(y_measure.title))
+    x_unit, y_unit = x_metric.unit(x.mean for _, x, _ in found), y_metric.unit(y.mean for _, _, y in found)
+    x_axis, y_axis = Axis(x_unit.heading(x_metric.title)), Axis(y_unit.heading(y_metric.title))
     points = [
-        Point(policy, x.over(x_unit.size), y.over(y_unit.size), is_best, palette.styles[policy])
+        PlottedPoint(policy, x.over(x_unit.size), y.over(y_unit.size), is_best, palette.styles[policy])
         for (policy, x, y), is_best in zip(found, best, strict=True)
     ]
     rows = [[p.label, short(p.x.mean), short(p.y.mean), "not beaten" if p.best else "beaten"] for p in points]
     has_intervals = any(value.half_width is not None for _, *both in found for value in both)
     whiskers = " The means are compared, whatever their intervals, which the whiskers show as far as they fit."
     yield Chart(
-        name=f"completion-time-and-{y_metric.removesuffix('_seconds').replace('_', '-')}",
-        title=f"{x_measure.title.capitalize()} and {y_measure.title}{at_load(palette.title_load)}",
+        name=f"completion-time-and-{y_metric.name.removesuffix('_seconds').replace('_', '-')}",
+        title=f"{x_metric.title.capitalize()} and {y_metric.title}{at_load(palette.title_load)}",
         description="Left and down is better. Filled and joined: no other policy drawn is as good in both and better in one."
         + (whiskers if has_intervals else ""),
         draw=partial(points_figure, points, x_axis, y_axis),
@@ -265,9 +264,7 @@ MAX_JOB_TYPES = 30
 """Rows of a heat map."""
 
 GRID_COLUMNS = 800
-
-MAX_SHAPES, MAX_ROWS = 1500, 620
-"""Maximum number of stays drawn as shapes; more become an image. Maximum number of GPUs in that image; of more, every n-th."""
+"""Moments at which jobs on neighbouring GPUs get different colours."""
 
 MAX_DRAWN_WORKFLOWS = 30
 """Workflows with rows of their own."""
@@ -303,20 +300,16 @@ def stays_chart(
     stays = [stay for stay in stays if stay.gpus > 0 and stay.end_seconds > stay.start_seconds]
     if not stays:
         return
-    lanes = stay_lanes(stays, types)
-    grid = stay_grid(lanes, GRID_COLUMNS)
-    is_image, row_step = len(lanes.blocks) > MAX_SHAPES, -(-lanes.count // MAX_ROWS)
+    gantt = stays_gantt(stays, types)
     description = (
-        f"{counted(lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
+        f"{counted(gantt.lanes.count, 'GPU')} from the top down, time to the right. Each bar is a job; nothing is drawn where a "
         "GPU is idle. A run does not record which GPUs of its node a gang had, so it is drawn on the first free ones."
     )
     if workflows:
         description += " The jobs of a workflow have one colour, which the legend names."
-    if is_image:
-        of_gpus = f" and one GPU of {row_step}" if row_step > 1 else ""
-        description += f" Drawn as an image of {GRID_COLUMNS} moments{of_gpus}: short stays may be missing."
-    table = _list_of_stays(lanes, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(lanes, stays)
-    draw = partial(stays_figure, lanes, grid, colours_of(grid, workflows), row_step if is_image else 0, workflows)
+    table = _list_of_stays(gantt, stays) if len(stays) <= MAX_LISTED_STAYS else _sums_of_stays(gantt, stays)
+    texts = {job_id: f"workflow {clean(workflow)}" for job_id, workflow in workflows.items()}
+    draw = partial(gantt_figure, gantt, colours_of(stay_grid(gantt, GRID_COLUMNS), texts), texts)
     yield Chart(name, title, description, draw, table)
 
 
@@ -336,8 +329,9 @@ def workflows_chart(name: str, title: str, stays: Sequence[Stay], workflows: Map
         for stay in known
         if workflows[stay.job_id] in drawn
     }
-    lanes = replace(stay_lanes(list(rows_of.values())), types=())
-    unit, start = Measure("", "time").unit([last - first for first, last in spans.values()]), min(spans.values())[0]
+    gantt = stays_gantt(list(rows_of.values()))
+    gantt = replace(gantt, lanes=replace(gantt.lanes, types=()))
+    unit, start = unit_of("time", [last - first for first, last in spans.values()]), min(spans.values())[0]
     counts = Counter(workflows[job_id] for job_id in {stay.job_id for stay in known})
     rows = [
         [clean(each), str(counts[each]), *(short(seconds / unit.size) for seconds in (first - start, last - start, last - first))]
@@ -346,29 +340,28 @@ def workflows_chart(name: str, title: str, stays: Sequence[Stay], workflows: Map
     description = "A group of rows for each workflow, time to the right. Each bar is a job while it held GPUs, however many."
     if len(drawn) < len(spans):
         description += f" The chart has the first {len(drawn)} of {len(spans):,} workflows."
-    grid = stay_grid(lanes, GRID_COLUMNS)
-    draw = partial(stays_figure, lanes, grid, colours_of(grid), 0)
+    draw = partial(gantt_figure, gantt, colours_of(stay_grid(gantt, GRID_COLUMNS)), {})
     headings = ["workflow", "jobs", unit.heading("from"), unit.heading("to"), unit.heading("from first start to last end")]
     yield Chart(name, title, description, draw, Table(headings, rows))
 
 
-def _list_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
-    unit = Measure("", "time").unit([lanes.end_seconds - lanes.start_seconds])
+def _list_of_stays(gantt: Gantt, stays: Sequence[Stay]) -> Table:
+    unit = unit_of("time", [gantt.end_seconds - gantt.start_seconds])
     rows = []
     for stay in stays:
         names = map(clean, (stay.job_id, stay.job_type, stay.accelerator, stay.node))
-        times = (short((seconds - lanes.start_seconds) / unit.size) for seconds in (stay.start_seconds, stay.end_seconds))
+        times = (short((seconds - gantt.start_seconds) / unit.size) for seconds in (stay.start_seconds, stay.end_seconds))
         rows.append([*names, str(stay.gpus), *times])
     headings = ["job", "job type", "accelerator", "node", "GPUs", unit.heading("from"), unit.heading("to")]
     return Table(headings, rows, text_columns=4)
 
 
-def _sums_of_stays(lanes: StayLanes, stays: Sequence[Stay]) -> Table:
+def _sums_of_stays(gantt: Gantt, stays: Sequence[Stay]) -> Table:
     rows = []
-    for lane_group in lanes.types:
+    for lane_group in gantt.lanes.types:
         selected = [stay for stay in stays if stay.accelerator == lane_group.name]
         used = sum(stay.gpus * (stay.end_seconds - stay.start_seconds) for stay in selected)
-        available = lane_group.size * (lanes.end_seconds - lanes.start_seconds)
+        available = lane_group.size * (gantt.end_seconds - gantt.start_seconds)
         counts = (lane_group.size, len({stay.job_id for stay in selected}), len(selected))
         rows.append([clean(lane_group.name), *(f"{count:,}" for count in counts), short(used / 3600), f"{used / available:.1%}"])
     note = f"Sums: {len(stays):,} stays are too many to be listed."
@@ -458,7 +451,7 @@ def time_charts(palette: Palette) -> Iterator[Chart]:
     seeds = sorted({label_text(run.labels["seed"]) for _, run in palette.examples if run.labels.get("seed") is not None})
     of_seed = f" (seed {', '.join(seeds)})" if seeds else ""
     of_runs = f" One run of each policy{of_seed}." if len(histories) > 1 else ""
-    unit = Measure("time", "time").unit(history.limits[-1] for history in histories)
+    unit = unit_of("time", (history.limits[-1] for history in histories))
     x, by_type = Axis(unit.heading("time since the beginning")), partial(_by_type, histories)
     jobs = Panel([history.curve(history.over_time.active_jobs) for history in histories], Axis("jobs", low=0.0))
     used = by_type("used", Axis("share in use", low=0.0, high=1.02))

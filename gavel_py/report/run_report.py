@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, refuse, wrong_types
 from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
 from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
-from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, at_load, clean, counted, label_text, measure_of
-from gavel_py.report.runs import METRICS, Labels, Run
-from gavel_py.report.settings import Group, Setting, common_labels, settings_of
-from gavel_py.report.verdict import MAX_TENANTS, NAME_BEGIN, NAME_END, Finding, Summary, summaries_of, tenants_of, verdict_of
+from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, at_load, clean, counted, label_text
+from gavel_py.report.metrics import metric_of
+from gavel_py.report.runs import Labels, Run
+from gavel_py.report.settings import Replications, Setting, common_labels, settings_of
+from gavel_py.report.verdict import MAX_TENANTS, NAME_BEGIN, NAME_END, Finding, VerdictTable, summaries_of, tenants_of, verdict_of
 
 Failure = tuple[Labels, str]
 
@@ -55,8 +56,8 @@ class Section:
     name: str
     title: str
     findings: Sequence[Finding]
-    summaries: Sequence[Summary]
-    tenants: Summary | None
+    summaries: Sequence[VerdictTable]
+    tenants: VerdictTable | None
     tenants_title: str
     charts: Sequence[Chart]
     wide: Sequence[Chart]
@@ -138,7 +139,7 @@ def _notes(setting: Setting) -> Iterator[str]:
         yield f"Not all finished the same jobs: fewer finished under {names}. Completion times are of finished jobs only."
 
 
-def _unfinished(groups: Sequence[Group]) -> list[Group]:
+def _unfinished(groups: Sequence[Replications]) -> list[Replications]:
     """Return the groups with fewer finished jobs than another group with the same seeds."""
     counts = [(group, group.estimate("finished"), [seed for seed, _ in group.seeds]) for group in groups]
     known = [(group, count.mean, seeds) for group, count, seeds in counts if count is not None]
@@ -207,7 +208,7 @@ def page(
         sections=sections,
         figures={name: Markup(svg) for name, svg in figures.items()},  # noqa: S704  escaped by ElementTree
         failures=failures,
-        meanings=[(measure_of(name).title, METRICS[name].replace("`", "")) for name in metrics if name in METRICS],
+        meanings=[(each.title, each.meaning.replace("`", "")) for each in map(metric_of, metrics) if each.meaning],
         confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
         min_seeds=MIN_SEEDS,
         light=LIGHT,
@@ -279,7 +280,7 @@ def write_report(
         InputError: There is nothing to report, a run is not a `Run`, a file cannot be written, or matplotlib or jinja2 is not
             installed.
 
-    >>> run = Run({"policy": "fifo"}, {"mean_jct_seconds": 3600.0})
+    >>> run = Run({"policy": "fifo"}, {"cost": 36.0})
     >>> write_report([run], "fifo.pdf")
     Traceback (most recent call last):
     gavel_py.errors.InputError: fifo.pdf: must end in .html, the format of reports
@@ -288,20 +289,15 @@ def write_report(
     if charts is not None:
         check_writable_folder(charts)
     runs, failures = list(runs), list(failures)
-    faults = [
-        Fault(f"run {number}", "", f"must be a gavel_py.Run, found {type(run).__name__}")
-        for number, run in enumerate(runs, 1)
-        if not isinstance(run, Run)
-    ]
-    InputError.raise_any(faults)
-    if not runs and not failures:
-        raise InputError("there is nothing to report: no runs")
+    wrong = [fault for n, run in enumerate(runs, 1) for fault in wrong_types(f"run {n}", "", [run], Run, "must be a gavel_py.Run")]
+    InputError.raise_any(wrong)
+    refuse("", (not runs and not failures, "", "there is nothing to report: no runs"))
     from gavel_py.report.figures import figure_bytes
 
     settings = settings_of(runs)
     sections = [section_of(number, setting, is_only=len(settings) == 1) for number, setting in enumerate(settings, 1)]
     all_charts = [chart for section in sections for chart in (*section.charts, *section.wide)]
-    figures = {chart.name: embedded(figure_bytes(chart, "svg"), chart) for chart in all_charts}
+    figures = {chart.name: embedded(figure_bytes(chart.draw, chart.name, "svg"), chart) for chart in all_charts}
     heading = title or (f"A run of {label_text(runs[0].labels.get('policy'))}" if len(runs) == 1 else "Runs compared")
     facts = common_labels(runs) if runs else {}
     write_atomic(path, page(heading, facts, len(runs), sections, figures, failure_table(failures)).encode())
@@ -311,5 +307,5 @@ def write_report(
         for chart in all_charts:
             for form in ("svg", "png"):
                 written.append(Path(charts) / f"{chart.name}.{form}")
-                write_atomic(written[-1], figure_bytes(chart, form, standalone=True))
+                write_atomic(written[-1], figure_bytes(chart.draw, chart.name, form, chart.title))
     return written

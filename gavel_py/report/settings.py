@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from gavel_py.report.measures import UNKNOWN, Estimate, clean, estimate, label_text
-from gavel_py.report.runs import METRICS, Run
+from gavel_py.report.measures import UNKNOWN, SampleMean, clean, estimate, label_text
+from gavel_py.report.metrics import METRICS, metric_of
+from gavel_py.report.runs import Run
 
 COMPARED = ("policy", "load", "seed")
 """Labels that may differ within a setting; a difference in any other label separates settings."""
 
-CLOCKS = ("solver_seconds", "wall_seconds", "cpu_seconds")
-"""Metrics that differ between repetitions of a run."""
-
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Replications:
     """Runs of one policy at one load (jobs per hour), which differ in their seed only."""
 
     policy: str
@@ -33,8 +31,9 @@ class Group:
 
     @cached_property
     def is_repeated(self) -> bool:
-        """Whether its runs are equal but for their seeds and `CLOCKS`, as one run or its copies, which show no variation."""
-        results = ([{**run.metrics} | dict.fromkeys(CLOCKS), run.jct_seconds.tolist()] for run in self.runs)
+        """Whether its runs are equal but for their seeds and clocks, as one run or its copies, which show no variation."""
+        clocks = [name for name, metric in METRICS.items() if metric.quantity == "clock"]
+        results = ([{**run.metrics} | dict.fromkeys(clocks), run.jct_seconds.tolist()] for run in self.runs)
         first = next(results)
         return all(each == first for each in results)
 
@@ -49,7 +48,7 @@ class Group:
         means = {seed: estimate(run.metrics.get(metric) for run in runs) for seed, runs in self.seeds}
         return {seed: mean.mean for seed, mean in means.items() if mean is not None}
 
-    def estimate(self, metric: str) -> Estimate | None:
+    def estimate(self, metric: str) -> SampleMean | None:
         """Return the mean of a metric over the seeds, or None if no run has it."""
         return estimate(self.by_seed(metric).values())
 
@@ -59,7 +58,7 @@ class Setting:
     """Comparable runs. labels: those that distinguish it from other settings; groups: sorted by load, then policy."""
 
     labels: Mapping[str, str]
-    groups: Sequence[Group]
+    groups: Sequence[Replications]
 
     @property
     def title(self) -> str:
@@ -83,10 +82,15 @@ class Setting:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """All metrics with a value in some run, known metrics first; a cost that is 0 in all runs is left out."""
+        """All metrics with a value in some run, known ones first, counts after others; a cost that is 0 in all runs is left out."""
         items = (item for group in self.groups for run in group.runs for item in run.metrics.items())
-        present = dict.fromkeys(name for name, value in items if value is not None and (name != "cost" or value != 0))
-        return [*(name for name in METRICS if name in present), *(name for name in present if name not in METRICS)]
+        present = dict.fromkeys(
+            name for name, value in items if value is not None and (metric_of(name).quantity != "money" or value != 0)
+        )
+        return [
+            *sorted((name for name in METRICS if name in present), key=lambda name: METRICS[name].quantity == "count"),
+            *(name for name in present if name not in METRICS),
+        ]
 
     @cached_property
     def middle_load(self) -> float | None:
@@ -95,7 +99,7 @@ class Setting:
         best = [load for load in self.loads if counts[load] == max(counts.values())]
         return best[len(best) // 2]
 
-    def at(self, load: float | None) -> list[Group]:
+    def at(self, load: float | None) -> list[Replications]:
         """Return the groups of a load."""
         return [group for group in self.groups if group.load == load]
 
@@ -140,7 +144,7 @@ def _texts(run: Run) -> dict[str, str]:
     return {clean(str(name)): label_text(value) for name, value in run.labels.items() if value is not None}
 
 
-def _groups(runs: Sequence[Run]) -> list[Group]:
+def _groups(runs: Sequence[Run]) -> list[Replications]:
     by_load: dict[float | None, dict[str, list[Run]]] = {}
     for run in runs:
         load = run.labels.get("load")
@@ -148,4 +152,4 @@ def _groups(runs: Sequence[Run]) -> list[Group]:
         by_load.setdefault(known, {}).setdefault(label_text(run.labels.get("policy")), []).append(run)
     policies = list(dict.fromkeys(label_text(run.labels.get("policy")) for run in runs))
     loads = sorted(by_load, key=lambda load: -math.inf if load is None else load)
-    return [Group(policy, load, by_load[load][policy]) for load in loads for policy in policies if policy in by_load[load]]
+    return [Replications(policy, load, by_load[load][policy]) for load in loads for policy in policies if policy in by_load[load]]

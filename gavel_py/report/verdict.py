@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gavel_py.allocation.accounting import TenantShare
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 from gavel_py.report.measures import (
-    ROUNDING,
     UNKNOWN,
-    Estimate,
-    Measure,
     Paired,
+    SampleMean,
     Unit,
     at_loads,
     clean,
@@ -28,14 +28,14 @@ from gavel_py.report.measures import (
     ends_of,
     holm,
     joined,
-    measure_of,
     paired,
     relative_text,
     short,
     shortened,
 )
+from gavel_py.report.metrics import VERDICT, Metric, metric_of
 from gavel_py.report.runs import Run
-from gavel_py.report.settings import Group, Setting
+from gavel_py.report.settings import Replications, Setting
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,18 @@ class Ranking:
 
 def rankings_of(setting: Setting, metric: str) -> dict[float | None, Ranking]:
     """Return {load: ranking} by a metric, with p-values corrected over loads of one sentence; {} if it does not rank policies."""
-    better = measure_of(metric).better
+    better = metric_of(metric).best
     made = {}
     for load in setting.loads if better is not None else ():
         values = setting.by_seed(load, metric)
         if values:
             shared = set.intersection(*(set(found) for found in values.values()))
             means = {name: np.mean([found[seed] for seed in shared or found]) for name, found in values.items()}
-            best = (min if better == "less" else max)(means, key=means.__getitem__)
+            best = (min if better == "least" else max)(means, key=means.__getitem__)
             repeated = {group.policy for group in setting.at(load) if group.is_repeated}
             pairs = [paired(name, values[best], found) for name, found in values.items() if name != best]
             pairs = [replace(pair, half_width=None, p_value=None) if {best, pair.other} <= repeated else pair for pair in pairs]
-            made[load] = Ranking(load, best, pairs, better == "less")
+            made[load] = Ranking(load, best, pairs, better == "least")
     corrected = {each.load: each for group in _sentences_of(made.values()) for each in _corrected(group)}
     return {load: corrected[load] for load in made}
 
@@ -118,13 +118,6 @@ def _corrected(rankings: Sequence[Ranking]) -> list[Ranking]:
     ]
 
 
-VERDICT_METRICS = (
-    *("mean_jct_seconds", "makespan_seconds", "finish_time_fairness", "cost"),
-    *("total_normalized_throughput", "least_normalized_throughput"),
-)
-"""Metrics that have sentences; the last two are those of static solves."""
-
-
 MAX_NAME = 48
 
 NAME_BEGIN, NAME_END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
@@ -142,24 +135,24 @@ class Finding:
 def verdict_of(setting: Setting) -> list[Finding]:
     """Return the findings of the runs as sentences; [] for a single policy."""
     findings = []
-    for metric in VERDICT_METRICS:
-        if metric not in setting.metrics:
+    for metric in VERDICT:
+        if metric.name not in setting.metrics:
             continue
-        groups = _sentences_of(ranking for ranking in rankings_of(setting, metric).values() if ranking.pairs)
+        groups = _sentences_of(ranking for ranking in rankings_of(setting, metric.name).values() if ranking.pairs)
         writer = _Writer(setting, metric)
         text = " ".join(sentence for group in groups for sentence in writer.sentences(group))
-        findings += [Finding(measure_of(metric).title.capitalize(), text)] if text else []
+        findings += [Finding(metric.title.capitalize(), text)] if text else []
     return findings
 
 
 class _Writer:
     """Writes the sentences about one metric."""
 
-    def __init__(self, setting: Setting, metric: str) -> None:
-        self._setting, self._title = setting, measure_of(metric).title
-        means = {(group.policy, group.load): group.estimate(metric) for group in setting.groups}
+    def __init__(self, setting: Setting, metric: Metric) -> None:
+        self._setting, self._title = setting, metric.title
+        means = {(group.policy, group.load): group.estimate(metric.name) for group in setting.groups}
         self._means = {place: value.mean for place, value in means.items() if value is not None}
-        self._unit = measure_of(metric).unit(self._means.values())
+        self._unit = metric.unit(self._means.values())
 
     def sentences(self, rankings: Sequence[Ranking]) -> Iterator[str]:
         """Yield the sentences about rankings with the same best mean."""
@@ -247,7 +240,7 @@ def _significance(rankings: Sequence[Ranking]) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class VerdictColumn:
     """A metric and its heading with the unit."""
 
     metric: str
@@ -255,7 +248,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class VerdictCell:
     """Texts of a value. interval: "± ..." or ""; difference: from the best, "" for that one; mark: as for `Ranking`."""
 
     value: str = UNKNOWN
@@ -265,45 +258,42 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class VerdictRow:
     """A policy at one load, or a tenant. seeds: number of seeds behind the means, 0 for a run into which none enters."""
 
     name: str
     seeds: int
-    cells: Sequence[Cell]
+    cells: Sequence[VerdictCell]
 
 
 @dataclass(frozen=True)
-class Summary:
+class VerdictTable:
     """A table of a setting. blocks: (heading, rows) of each load, "" for an unknown one; names: what the rows are."""
 
-    columns: Sequence[Column]
-    blocks: Sequence[tuple[str, Sequence[Row]]]
+    columns: Sequence[VerdictColumn]
+    blocks: Sequence[tuple[str, Sequence[VerdictRow]]]
     names: str = "policy"
 
-
-MAIN_METRICS = (*VERDICT_METRICS[:4], "utilization", "objective", *VERDICT_METRICS[4:])
-"""Metrics of the first table, as far as runs have them."""
 
 MAX_COLUMNS = 5
 """Metrics of a table, so that it fits a phone and a printed page."""
 
 
-def summaries_of(setting: Setting) -> list[Summary]:
+def summaries_of(setting: Setting) -> list[VerdictTable]:
     """Return the tables of a setting: the first has the main metrics, the others the rest."""
-    main = [metric for metric in setting.metrics if metric in MAIN_METRICS]
-    rest = [metric for metric in setting.metrics if metric not in MAIN_METRICS]
+    main = [metric for metric in setting.metrics if metric_of(metric).kind]
+    rest = [metric for metric in setting.metrics if metric not in main]
     width = math.ceil(len(rest) / math.ceil(len(rest) / MAX_COLUMNS)) if rest else 1
     groups = [*([main] if main else []), *(rest[at : at + width] for at in range(0, len(rest), width))]
     return [_summary(setting, metrics) for metrics in groups or [[]]]
 
 
-def _summary(setting: Setting, metrics: Sequence[str]) -> Summary:
+def _summary(setting: Setting, metrics: Sequence[str]) -> VerdictTable:
     units = {}
     for metric in metrics:
         estimates = [group.estimate(metric) for group in setting.groups]
-        units[metric] = measure_of(metric).unit(value.mean for value in estimates if value is not None)
-    columns = [Column(metric, unit.heading(measure_of(metric).title)) for metric, unit in units.items()]
+        units[metric] = metric_of(metric).unit(value.mean for value in estimates if value is not None)
+    columns = [VerdictColumn(metric, unit.heading(metric_of(metric).title)) for metric, unit in units.items()]
     rankings = {metric: rankings_of(setting, metric) for metric in metrics}
     blocks = []
     for load in setting.loads:
@@ -312,22 +302,22 @@ def _summary(setting: Setting, metrics: Sequence[str]) -> Summary:
             cells = [
                 _cell(group.policy, group.estimate(metric), unit, rankings[metric].get(load)) for metric, unit in units.items()
             ]
-            rows.append(Row(group.policy, _num_seeds(group), cells))
+            rows.append(VerdictRow(group.policy, _num_seeds(group), cells))
         blocks.append(("" if load is None else f"load {short(load)} jobs/h", rows))
-    return Summary(columns, blocks)
+    return VerdictTable(columns, blocks)
 
 
-def _num_seeds(group: Group) -> int:
+def _num_seeds(group: Replications) -> int:
     return 0 if group.is_fixed else len(group.seeds)
 
 
-def _cell(policy: str, value: Estimate | None, unit: Unit, ranking: Ranking | None) -> Cell:
+def _cell(policy: str, value: SampleMean | None, unit: Unit, ranking: Ranking | None) -> VerdictCell:
     if value is None:
-        return Cell()
+        return VerdictCell()
     half_width = value.half_width or 0.0
-    half_width = half_width if half_width > ROUNDING * abs(value.mean) else 0.0
+    half_width = half_width if half_width > FLOAT_ROUNDING * abs(value.mean) else 0.0
     interval = "" if value.half_width is None else f"± {short(half_width / unit.size)}"
-    cell = Cell(short(value.mean / unit.size), interval)
+    cell = VerdictCell(short(value.mean / unit.size), interval)
     if ranking is None or not ranking.mark:
         return cell
     pair = next((pair for pair in ranking.pairs if pair.other == policy), None)
@@ -335,57 +325,60 @@ def _cell(policy: str, value: Estimate | None, unit: Unit, ranking: Ranking | No
     return replace(cell, difference=difference, mark=ranking.mark if policy in ranking.leaders else "")
 
 
-TENANT_MEASURES = {
-    "share": Measure("promised share", "share"),
-    "gpu_share": Measure("share of GPUs", "share"),
-    "throughput_share": Measure("share of throughput", "share"),
-    "mean_jct_seconds": measure_of("mean_jct_seconds"),
-    "cost": measure_of("cost"),
-}
+OF_TENANTS = [
+    Metric("share", "promised share", "share"),
+    Metric("gpu_share", "share of GPUs", "share"),
+    Metric("throughput_share", "share of throughput", "share"),
+    *(metric for metric in VERDICT if metric.name in TenantShare.__dataclass_fields__),
+]
 """Numbers of a tenant, by attribute of `TenantShare`."""
 
 MAX_TENANTS = 20
 
 
-def tenants_of(setting: Setting) -> Summary | None:
+def tenants_of(setting: Setting) -> VerdictTable | None:
     """Return the promised and actual share of each tenant under each policy at the middle load, None if runs have no tenants.
 
     If there are more than `MAX_TENANTS` tenants, only those with the largest shares are listed.
     """
     groups = _groups_by_tenant(setting)
     units = {}
-    for metric, measure in TENANT_MEASURES.items():
-        estimates = [group.estimate(metric) for found in groups.values() for group in found]
+    for metric in OF_TENANTS:
+        estimates = [group.estimate(metric.name) for found in groups.values() for group in found]
         values = [value.mean for value in estimates if value is not None]
         if any(values):
-            units[metric] = measure.unit(values)
-    if "mean_jct_seconds" in units:  # if jobs run to their end, the throughput is determined by their work
-        units.pop("throughput_share", None)
+            units[metric] = metric.unit(values)
+    if any(metric.quantity == "time" for metric in units):  # if jobs run to their end, the throughput is determined by their work
+        units = {metric: unit for metric, unit in units.items() if metric.name != "throughput_share"}
     if not units:
         return None
 
-    def row_of(name: str, group: Group) -> Row:
-        return Row(name, _num_seeds(group), [_cell(name, group.estimate(metric), unit, None) for metric, unit in units.items()])
+    def row_of(name: str, group: Replications) -> VerdictRow:
+        return VerdictRow(
+            name, _num_seeds(group), [_cell(name, group.estimate(metric.name), unit, None) for metric, unit in units.items()]
+        )
 
-    columns = [Column(metric, unit.heading(TENANT_MEASURES[metric].title)) for metric, unit in units.items()]
+    columns = [VerdictColumn(metric.name, unit.heading(metric.title)) for metric, unit in units.items()]
     if len(setting.groups) == 1:
-        return Summary(columns, [("", [row_of(tenant, group) for tenant, found in groups.items() for group in found])], "tenant")
+        return VerdictTable(
+            columns, [("", [row_of(tenant, group) for tenant, found in groups.items() for group in found])], "tenant"
+        )
     blocks = [(tenant, [row_of(group.policy, group) for group in found]) for tenant, found in groups.items()]
-    return Summary(columns, blocks)
+    return VerdictTable(columns, blocks)
 
 
-def _groups_by_tenant(setting: Setting) -> dict[str, list[Group]]:
+def _groups_by_tenant(setting: Setting) -> dict[str, list[Replications]]:
     """Return {tenant: groups of the middle load}, whose runs have the tenant's numbers as metrics."""
-    by_tenant: dict[str, list[Group]] = {}
+    by_tenant: dict[str, list[Replications]] = {}
     shares: dict[str, float] = {}
     for group in setting.at(setting.middle_load):
         runs: dict[str, list[Run]] = {}
         for run in group.runs:
             for each in run.tenants:
-                numbers = {name: getattr(each, name) for name in TENANT_MEASURES}
+                numbers = {metric.name: getattr(each, metric.name) for metric in OF_TENANTS}
                 runs.setdefault(each.tenant, []).append(Run(run.labels, numbers))
                 shares[each.tenant] = max(each.share, shares.get(each.tenant, 0.0))
         for tenant, found in runs.items():
-            by_tenant.setdefault(tenant, []).append(Group(group.policy, group.load, found))
+            by_tenant.setdefault(tenant, []).append(Replications(group.policy, group.load, found))
     largest = set(sorted(shares, key=lambda tenant: -shares[tenant])[:MAX_TENANTS])
     return {clean(tenant) or "no tenant": found for tenant, found in by_tenant.items() if tenant in largest}

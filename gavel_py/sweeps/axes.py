@@ -18,16 +18,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import Fault, InputError, check_type, refuse
 from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text, Whole
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints.compiling import read_constraints
 from gavel_py.policies.serialization import policy_document
 from gavel_py.problem.cluster import Cluster
+from gavel_py.problem.profile import Profile
 from gavel_py.throughput_profiles import ThroughputMatrix, ThroughputProfile, ThroughputStore
-from gavel_py.workloads.generator import Empirical, LogUniform, generate_trace
+from gavel_py.workloads.generator import Empirical, LogUniform, MixOptions, generate_trace
 from gavel_py.workloads.reading import read_trace, trace_text
 from gavel_py.workloads.trace import Trace
 
@@ -123,23 +124,28 @@ def profile_value(checked: CheckedSpec) -> AxisValue:
         profile = ThroughputProfile.from_matrix(checked.path(checked.spec.throughputs))
     elif isinstance(given, ThroughputProfile | ThroughputMatrix):
         profile = given
-    elif not isinstance(given, str):
-        raise InputError(Fault(checked.where("profile"), "profile", f"must be the name of a profile or a file, found {given!r}"))
     else:
+        check_type(checked.where("profile"), "profile", given, str, "must be the name of a profile or a file")
         profile = ThroughputStore().find(given, checked.folder)
     content = {"name": profile.name}
     if checked.spec.estimate:
-        if not isinstance(profile, ThroughputProfile):
-            text = "estimates speeds by job type, but throughputs gives them by job; remove one of them"
-            raise InputError(Fault(checked.where("estimate"), "estimate", text))
         method = "gaussian_process" if checked.spec.estimate is True else checked.spec.estimate
-        profile = profile.with_estimates(method, confidence=checked.spec.confidence)
+        text = "estimates speeds by job type, but throughputs gives them by job; remove one of them"
+        known = by_type(profile, checked.where("estimate"), "estimate", text)
+        profile = known.with_estimates(method, confidence=checked.spec.confidence)
         content |= {"estimate": method, "confidence": str(checked.spec.confidence)}
     if isinstance(profile, ThroughputProfile):
         data = json.dumps(profile.rows).encode()
     else:
         data = json.dumps([profile.job_ids, profile.accelerators]).encode() + profile.values.tobytes()
     return AxisValue.of(profile.name, profile, content | {"sha256": _sha256(data)})
+
+
+def by_type(profile: Profile, where: str, field: str, problem: str) -> ThroughputProfile:
+    """Return a profile of speeds by job type; raises `InputError` with this problem for one by job."""
+    if not isinstance(profile, ThroughputProfile):
+        raise InputError(Fault(where, field, problem))
+    return profile
 
 
 def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
@@ -150,9 +156,7 @@ def _cluster(checked: CheckedSpec, entry: Any) -> tuple[Cluster, str]:
         counts = {name: tuple(count) if isinstance(count, list) else count for name, count in entry.items()}
         text = ",".join(f"{name}:{'/'.join(map(str, c)) if isinstance(c, tuple) else c}" for name, c in counts.items())
         return Cluster.from_counts(counts), text
-    if not isinstance(entry, str):
-        text = f"must be a file, a text such as v100:16,p100:8/4, or a mapping from type to GPUs, found {entry!r}"
-        raise InputError(Fault("", "", text))
+    check_type("", "", entry, str, "must be a file, a text such as v100:16,p100:8/4, or a mapping from type to GPUs")
     path = checked.path(entry)
     if path.suffix in {".yaml", ".yml", ".json", ".csv"} or path.exists():
         return Cluster.from_file(path), Path(entry).name
@@ -201,25 +205,19 @@ def policy_content(policy: Policy) -> Any:
 
 
 def _policy_from_entry(checked: CheckedSpec, entry: PolicyEntry) -> Policy:
-    if not isinstance(entry.policy, str | Policy):
-        raise InputError(Fault("", "policy", f"must be a name, found {entry.policy!r}"))
+    check_type("", "policy", entry.policy, str | Policy, "must be a name")
     policy = resolve_policy(entry.policy, **entry.options)
     constraints = [constraint for file in entry.constraints for constraint in read_constraints(checked.path(file))]
     return dataclasses.replace(policy, constraints=(*policy.constraints, *constraints)) if constraints else policy
 
 
 def _policy_from_text(text: Any) -> Policy:
-    if not isinstance(text, str):
-        problem = f"must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found {text!r}"
-        raise InputError(Fault("", "", problem))
+    check_type("", "", text, str, "must be a name such as fifo or fifo,backfill=true, or a mapping with policy")
     name, *options = text.split(",")
-    values = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not (key.strip() and equals and value.strip()):
-            raise InputError(Fault("", "", f"{text!r} is not of the form NAME,OPTION=VALUE"))
-        values[key.strip()] = value.strip()
-    return resolve_policy(name.strip(), **values)
+    pairs = [tuple(part.strip() for part in option.partition("=")[::2]) for option in options]
+    is_wrong = not all(key and value for key, value in pairs)
+    refuse("", (is_wrong, "", f"{text!r} is not of the form NAME,OPTION=VALUE"))
+    return resolve_policy(name.strip(), **dict(pairs))
 
 
 class TraceEntry(Record):
@@ -233,48 +231,41 @@ class TraceEntry(Record):
     name: Text | None = None
 
 
-class Generator(Record):
+class Generator(MixOptions):
     """The mapping under `generate`: arguments of `generate_trace`, except for load and seed, which are axes."""
 
-    label: ClassVar[str] = "generate"
+    model_config = ConfigDict(strict=False)  # values of a file
 
+    burstiness: NotNegative = 1.0  # refused when the spec is read, not in each cell
     jobs: Whole
     gangs: dict[GangSize, Positive] | None = None
     durations: list[tuple[Positive, Positive, Positive]] | Text | None = None
-    burstiness: NotNegative = 1.0
-    heavy_share: NotNegative = 0.0
-    heavy_weight: Positive = 5.0
-    reference: Text = "v100"
     seconds: tuple[Positive, ...] = ()
 
     def draw(self, profile: ThroughputProfile, load: float | None, seed: int) -> Trace:
         """Return a trace; load: jobs per hour, None for all jobs at time 0."""
         pieces = self.durations if isinstance(self.durations, list) else None
         durations = Empirical(self.seconds) if self.seconds else LogUniform(tuple(pieces)) if pieces else None
-        same = self.model_dump(include={"burstiness", "heavy_share", "heavy_weight", "reference"})
+        same = self.model_dump(include=set(MixOptions.model_fields))
         return generate_trace(self.jobs, profile, jobs_per_hour=load, gang_mix=self.gangs, durations=durations, seed=seed, **same)
 
 
 def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     """Return an entry of `traces` as a value; raises `InputError`, without the place of the entry."""
-    given = {"file": entry} if isinstance(entry, str | Trace) else entry
-    if not isinstance(given, Mapping):
-        raise InputError(Fault("", "", f"must be a file, or a mapping with file or generate, found {entry!r}"))
+    given: Any = {"file": entry} if isinstance(entry, str | Trace) else entry
+    check_type("", "", given, Mapping, "must be a file, or a mapping with file or generate")
     record = TraceEntry(**{str(key): value for key, value in given.items()})
-    if (record.file is None) == (record.generate is None):
-        raise InputError(Fault("", "", "must have either file or generate"))
+    refuse("", ((record.file is None) == (record.generate is None), "", "must have either file or generate"))
     if isinstance(record.file, Trace):
         return _trace_value(record.name or "trace", record.file)
     if isinstance(record.file, str):
         return _trace_value(record.name or Path(record.file).name, read_trace(checked.path(record.file), record.format))
-    if record.file is not None:
-        raise InputError(Fault("", "file", f"must be the name of a file, found {record.file!r}"))
+    refuse("", (record.file is not None, "file", f"must be the name of a file, found {record.file!r}"))
     return _generator_value(checked, record)
 
 
 def _generator_value(checked: CheckedSpec, entry: TraceEntry) -> AxisValue:
-    if not isinstance(entry.generate, Mapping):
-        raise InputError(Fault("", "generate", f"must be a mapping such as {{jobs: 500}}, found {entry.generate!r}"))
+    check_type("", "generate", entry.generate, Mapping, "must be a mapping such as {jobs: 500}")
     generator = Generator(**{str(key): value for key, value in entry.generate.items()})
     if isinstance(generator.durations, str):  # a trace with the durations to draw from
         found = (submission.run_seconds for submission in read_trace(checked.path(generator.durations)))

@@ -1,7 +1,7 @@
 """One cell of a sweep: a simulation or a static solve, run in any process.
 
-`Cell` is a point of the grid, `Task` the part of it that is sent to a process, and `Scenario` what cells of several policies share.
-`run_cell` simulates (`simulate_cell`) or solves (`solve_cell`) and returns a `CellResult`.
+`Cell` is a point of the grid, `Task` the part of it that is sent to a process, and `CellInputs` what cells of several policies
+share. `run_cell` simulates (`simulate_cell`) or solves (`solve_cell`) and returns a `CellResult`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ import numpy as np
 from gavel_py import __version__
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import solve
-from gavel_py.errors import Fault, GavelError, GavelWarning, InputError
+from gavel_py.errors import GavelError, GavelWarning, InputError, refuse
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import Profile
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.profile import Profile
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.files import packed
 from gavel_py.scheduling import Round
+from gavel_py.scheduling.options import AllocationOptions
+from gavel_py.simulator.options import Starts
 from gavel_py.simulator.recorder import RunRecorder, run_and_record
-from gavel_py.simulator.simulation import Simulation, Starts
-from gavel_py.sweeps.axes import Generator, PackedValue, checksum, plain_text
+from gavel_py.simulator.simulation import Simulation
+from gavel_py.sweeps.axes import Generator, PackedValue, by_type, checksum, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.throughput_profiles.extrapolation import extend_profile
 from gavel_py.workloads.job_types import assign_job_types, lacks_type
@@ -53,7 +55,7 @@ class ScenarioSource:
     allow_unknown_types: bool = False
 
 
-class Scenario(NamedTuple):
+class CellInputs(NamedTuple):
     """The inputs that simulations of several policies share: jobs with types and ends, nodes and throughputs."""
 
     trace: Trace
@@ -62,15 +64,14 @@ class Scenario(NamedTuple):
 
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
-def scenario_of(source: ScenarioSource) -> Scenario:
+def scenario_of(source: ScenarioSource) -> CellInputs:
     """Return the scenario of a source, from a cache; raises `InputError`."""
     trace, profile, seed = source.trace.value, source.profile.value, source.seed or 0
     cluster = source.cluster.value.known_to(profile, allow_unknown_types=source.allow_unknown_types)
     if isinstance(trace, Generator):
-        if not isinstance(profile, ThroughputProfile):
-            text = "a generated trace needs speeds by job type, but throughputs gives them by job; use a profile"
-            raise InputError(Fault("sweep", "throughputs", text))
-        return Scenario(trace.draw(profile, source.load, seed), cluster, profile)
+        text = "a generated trace needs speeds by job type, but throughputs gives them by job; use a profile"
+        known = by_type(profile, "sweep", "throughputs", text)
+        return CellInputs(trace.draw(known, source.load, seed), cluster, known)
     if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
         names = cluster.accelerator_names
         extrapolate = source.extrapolate and type(profile) is ThroughputProfile  # estimates cover all gangs
@@ -78,22 +79,19 @@ def scenario_of(source: ScenarioSource) -> Scenario:
             trace, profile = assign_job_types(trace, profile, seed=seed, accelerators=names, extrapolate=extrapolate)
         if extrapolate:
             profile = extend_profile(profile, (submission.job for submission in trace))
-    return Scenario(trace, cluster, profile)
+    return CellInputs(trace, cluster, profile)
 
 
 @lru_cache(maxsize=CACHED_SCENARIOS)
-def problem_of(
-    source: ScenarioSource, *, whole_gangs: bool = True, by_workflow: bool = True, sharing: bool = False, min_gain: float = 1.0
-) -> AllocationProblem:
+def problem_of(source: ScenarioSource, options: AllocationOptions) -> AllocationProblem:
     """Return the problem of all jobs of the trace at time 0, from a cache.
 
     Raises `InputError` for sharing with a profile that has no throughputs of pairs.
     """
     trace, cluster, profile = scenario_of(source)
-    options: dict[str, Any] = {"whole_gangs": whole_gangs, "by_workflow": by_workflow, "sharing": sharing, "min_gain": min_gain}
-    problem = AllocationProblem.from_jobs(trace.jobs, cluster, profile, **options)
-    if sharing and problem.pairs is None:
-        raise InputError(Fault("", "sharing", f"needs the speeds of pairs of jobs, but profile {profile.name!r} has none"))
+    problem = AllocationProblem.from_jobs(trace.jobs, cluster, profile, **dict(options))
+    text = f"needs the speeds of pairs of jobs, but profile {profile.name!r} has none"
+    refuse("", (options.sharing and problem.pairs is None, "sharing", text))
     return problem
 
 
@@ -145,25 +143,9 @@ class Cell:
 
 def solve_cell(task: Task) -> Run:
     """Run a cell of mode "solve"; raises what `solve` raises."""
-    problem = problem_of(task.source, **task.settings.value)
+    problem = problem_of(task.source, AllocationOptions(**task.settings.value))
     allocation = solve(problem, task.policy.value)
-    return Run(labels={}, metrics=_metrics(problem, allocation), shares=_shares(task, allocation), tenants=allocation.tenants())
-
-
-def _metrics(problem: AllocationProblem, allocation: Allocation) -> dict[str, float | None]:
-    served = [i for i, job_id in enumerate(allocation.job_ids) if job_id not in allocation.excluded]
-    v = allocation.normalized_throughputs[served]
-    gpus = problem.capacities
-    return {
-        "objective": allocation.objective_value,
-        "gap": allocation.gap,
-        "utilization": float(allocation.utilization @ gpus / gpus.sum()) if gpus.sum() else 0.0,
-        "total_normalized_throughput": float(v.sum()),
-        "least_normalized_throughput": float(v.min()) if served else None,
-        "excluded": len(allocation.excluded),
-        **({} if np.isnan(problem.prices_per_hour).all() else {"cost_per_hour": allocation.forecast().total_cost_per_hour}),
-        "solver_seconds": allocation.seconds["solve"],
-    }
+    return Run(labels={}, metrics=allocation.metrics(), shares=_shares(task, allocation), tenants=allocation.tenants())
 
 
 def _shares(task: Task, allocation: Allocation) -> dict[str, dict[str, float]]:

@@ -14,10 +14,12 @@ from typing import Any
 
 from gavel_py import __version__
 from gavel_py.allocation.solver import check_sharing
-from gavel_py.errors import Fault, InputError, relocated_faults, together
+from gavel_py.errors import Fault, InputError, refuse, relocated_faults, together
 from gavel_py.policies import resolve_policy
 from gavel_py.report.runs import Labels
-from gavel_py.simulator.measurements import check_enough, window_text
+from gavel_py.report.runs.summary import window_text
+from gavel_py.scheduling.options import AllocationOptions
+from gavel_py.simulator.measurements import check_enough
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import (
     AxisValue,
@@ -67,7 +69,7 @@ def _check_cell(cell: Cell, names: tuple[str, ...], check: Callable[[Cell], None
 
 
 def _check_scenario(cell: Cell) -> None:
-    problem_of(cell.task.source, whole_gangs=False)
+    problem_of(cell.task.source, AllocationOptions(whole_gangs=False))
     if cell.task.mode == "solve":
         return
     text = "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
@@ -85,12 +87,12 @@ def _check_policy(cell: Cell) -> None:
         scenario = scenario_of(task.source)
     except InputError:
         return  # reported by `_check_scenario`
-    sharing = {name: settings[name] for name in ("sharing", "min_gain") if name in settings}
     if settings.get("sharing"):
         check_sharing(task.policy.value)
-        problem_of(task.source, whole_gangs=False, **sharing)
+        known = {name: settings[name] for name in AllocationOptions.model_fields if name in settings} | {"whole_gangs": False}
+        problem_of(task.source, AllocationOptions(**known))
     if task.mode == "solve":
-        task.policy.value.check(problem_of(task.source, **settings))
+        task.policy.value.check(problem_of(task.source, AllocationOptions(**settings)))
         return
     for name in ("until_seconds", "measure_jobs"):  # neither a setting of `Simulation`, nor valid for an empty trace
         settings.pop(name, None)
@@ -110,9 +112,8 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
         clusters = attempt(partial(_read_axis, checked, "clusters", cluster_value))
         profile = attempt(partial(profile_value, checked))
         settings = attempt(lambda: checked.settings.arguments(checked.path, checked.where))
-    if spec.loads is not None and not any("generate" in trace.content for trace in traces):
-        text = "apply to generated traces, but all traces are files; remove them"
-        raise InputError(Fault(checked.where("loads"), "loads", text))
+    has_loads = spec.loads is not None and not any("generate" in trace.content for trace in traces)
+    refuse(checked.where("loads"), (has_loads, "loads", "apply to generated traces, but all traces are files; remove them"))
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
     packed_settings = {sharing: _packed_settings(settings, sharing) for sharing in (None, True, False)}
@@ -135,7 +136,7 @@ def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> Packe
     """Return the settings of cells; sharing: of their policy, None for that of the settings."""
     given = dict(settings) if sharing is None else {**settings, "sharing": sharing}
     if not given.get("sharing"):
-        given = {name: value for name, value in given.items() if name not in ("sharing", "min_gain")}
+        given = {name: value for name, value in given.items() if name not in ("sharing", *AllocationOptions.of_sharing)}
     return PackedValue.of(given, repr(sorted(given.items())))
 
 
@@ -194,7 +195,7 @@ def _grid_points(
     rounds: Sequence[float | None] = spec.round_seconds if spec.mode == "simulate" else [None]
     further = {} if spec.measure_jobs is None else {"measure_jobs": window_text(spec.measure_jobs)}
     if checked.settings.mechanism != "deficit":
-        further["mechanism"] = checked.settings.mechanism
+        further["mechanism"] = str(checked.settings.mechanism)
     for trace in traces:
         is_generated = isinstance(trace.packed.value, Generator)
         # Speeds by job leave no job type to draw.

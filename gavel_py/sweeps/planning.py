@@ -19,7 +19,8 @@ from statistics import fmean
 from typing import Any
 
 from gavel_py import __version__
-from gavel_py.errors import Fault, GavelWarning, InputError
+from gavel_py.errors import GavelWarning
+from gavel_py.io import reading
 from gavel_py.io.tabular import Rows
 from gavel_py.io.writing import check_libraries, check_writable, write_atomic
 from gavel_py.problem.accelerators import same_accelerator
@@ -53,9 +54,7 @@ def check_table(path: str | Path) -> None:
         InputError: for a suffix other than .csv and .parquet, a folder that does not exist or is not writable, and for Parquet
             without pyarrow.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(Fault(str(path), "", f"cannot determine the format from the name; it must end in {' or '.join(SUFFIXES)}"))
+    suffix = reading.suffix_of(path, dict.fromkeys(SUFFIXES))
     check_writable(Path(path))
     if suffix == ".parquet":
         check_libraries("Parquet files", "parquet", "pyarrow.parquet")
@@ -104,7 +103,7 @@ MIN_PROBE_PROGRESS = 1e-4
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DurationEstimate:
     """Estimated duration; cell_seconds: of all remaining cells on one worker; basis: the data of the estimate."""
 
     cell_seconds: float
@@ -223,7 +222,7 @@ class SweepPlan:
         found = [statuses[cell.key] for cell in self._cells if cell.key in statuses]
         return {status: found.count(status) for status in ("done", "failed")}
 
-    def estimate(self, workers: int | None = None, *, retry_failed: bool = False) -> Estimate:
+    def estimate(self, workers: int | None = None, *, retry_failed: bool = False) -> DurationEstimate:
         """Return how long `play` will take.
 
         The estimate is the mean time of the cells of each policy that have ended. A policy without any is probed: a cell of it is
@@ -248,7 +247,7 @@ class SweepPlan:
             total += len(cells) * (fmean(ended[policy]) if policy in ended else _probe(cells[len(cells) // 2]))
         bases = ([FROM_COMPLETED] if remaining.keys() & ended else []) + ([FROM_PROBES] if remaining.keys() - ended else [])
         used = _num_workers(workers, sum(map(len, remaining.values())))
-        return Estimate(total, used, "; else ".join(bases) or "nothing is left")
+        return DurationEstimate(total, used, "; else ".join(bases) or "nothing is left")
 
     def play(
         self,

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator
 
-from gavel_py.errors import Fault, InputError, relocated_faults
+from gavel_py.errors import Fault, InputError, check_type, refuse, relocated_faults
 from gavel_py.io import reading
-from gavel_py.io.records import Finite, Integer, Name, NotNegative, Positive, Record
+from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, part_or
+from gavel_py.report.runs.summary import JobWindow, job_window
 from gavel_py.scheduling.mechanism import resolve_mechanism
+from gavel_py.scheduling.options import AllocationOptions, SchedulerOptions
 from gavel_py.simulator import NodeFailures, NodeWindow, read_maintenance
-from gavel_py.simulator.measurements import JobWindow, job_window
+from gavel_py.simulator.options import ExecutionOptions
 
 Where = Callable[..., str]
 """Returns the place of an entry in the file, by its keys and positions from the top."""
@@ -32,52 +34,27 @@ def _distinct(values: list[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def _mechanism(value: object) -> object:
-    """Return the name of a mechanism that exists."""
-    try:
-        resolve_mechanism(str(value), ())
-    except InputError as error:
-        raise ValueError(error.faults[0].problem) from None
-    return value
-
-
-def _part_or(word: str, *, zero: bool) -> PlainValidator:
-    """Return a validator for a part of 1 or a word, whose message names both."""
-
-    def checked(value: object) -> object:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value == word or (number and 0 <= value < 1 and (zero or value > 0)):  # type: ignore[operator]
-            return value
-        raise ValueError(f"must be {'at least' if zero else 'greater than'} 0 and below 1, or {word}, found {value!r}")
-
-    return PlainValidator(checked)
-
-
-class Settings(Record):
+class Settings(ExecutionOptions, SchedulerOptions):
     """The settings of all simulations, as of `gp.Simulation` and `gavel simulate`, with the same defaults."""
 
+    model_config = ConfigDict(strict=False)  # numbers may be text, as in all files
     label: ClassVar[str] = "settings"
 
-    whole_gangs: bool = True
-    by_workflow: bool = True
-    restart_seconds: NotNegative = 0.0
-    min_run_seconds: NotNegative = 0.0
-    solve_seconds: NotNegative = 0.0
-    retry_seconds: NotNegative = 0.0
-    starts_between_rounds: bool = False
-    mechanism: Annotated[Name, AfterValidator(_mechanism)] = "deficit"
-    sharing: bool = False
-    min_gain: Annotated[Finite, Field(ge=1)] = 1.0
-    interference: Annotated[Finite, Field(ge=0, lt=1)] = 0.0
-    job_failures: Annotated[float | Literal["recorded"], _part_or("recorded", zero=True)] = 0.0
-    checkpoint_seconds: Positive | None = None
-    estimates: Literal["exact", "recorded"] = "exact"
     node_mtbf_hours: Positive | None = None
     node_repair_hours: Positive | None = None
     maintenance: Annotated[list[Name], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         default_factory=list
     )
     until_seconds: NotNegative | None = None
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _known(cls, mechanism: Any) -> str:
+        """Return the name of a mechanism that exists; a function could not be sent to other processes."""
+        check_type("", "", mechanism, str, "must be the name of a mechanism")
+        name = str(mechanism).strip()
+        resolve_mechanism(name, ())
+        return name
 
     @property
     def is_random(self) -> bool:
@@ -97,10 +74,11 @@ class Settings(Record):
         mtbf, repair = self.node_mtbf_hours, self.node_repair_hours
         if mtbf is None and repair is None:
             return None
-        if mtbf is None or repair is None or repair >= mtbf:
-            text = "and node_repair_hours must be given together, the repair being shorter: it is part of the time between failures"
-            raise InputError(Fault(where("settings"), "settings.node_mtbf_hours", text))
-        return NodeFailures((mtbf - repair) * HOUR, repair * HOUR)
+        is_wrong = mtbf is None or repair is None or repair >= mtbf
+        text = "and node_repair_hours must be given together, the repair being shorter: it is part of the time between failures"
+        refuse(where("settings"), (is_wrong, "settings.node_mtbf_hours", text))
+        between, repair = mtbf or 0.0, repair or 0.0
+        return NodeFailures((between - repair) * HOUR, repair * HOUR)
 
 
 PATHS = ("results", "throughputs")
@@ -130,7 +108,7 @@ class Spec(Record):
     throughputs: Name | None = None
     extrapolate: bool = False
     estimate: bool | Literal["gaussian_process", "additive", "specs"] = False
-    confidence: Annotated[float | Literal["optimistic"], _part_or("optimistic", zero=False)] | None = None
+    confidence: Annotated[float | Literal["optimistic"], part_or("optimistic", zero=False)] | None = None
     fairness: bool = False
     allow_unknown_types: bool = False
     measure_jobs: Annotated[JobWindow | None, PlainValidator(job_window)] = None
@@ -170,8 +148,7 @@ def read_spec(source: str | Path | Mapping[str, Any], changes: Mapping[str, Any]
     if not isinstance(source, Mapping):
         document, places = reading.yaml_document(source)
         folder = Path(source).parent
-        if not isinstance(document, dict):
-            raise InputError(Fault(f"{source}, line 1", "", "must be a mapping with the keys policies, traces and clusters"))
+        check_type(f"{source}, line 1", "", document, dict, "must be a mapping with the keys policies, traces and clusters")
     if folder != Path():
         changes = {key: _absolute_paths(value, key) for key, value in changes.items()}
     document = {str(key): value for key, value in document.items()} | dict(changes)
@@ -225,26 +202,37 @@ def _named_paths(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _check(checked: CheckedSpec) -> None:
-    spec, faults = checked.spec, []
-    for axis in ("policies", "traces", "clusters", "seeds", "round_seconds", "loads"):
-        if getattr(spec, axis) == []:
-            faults.append(Fault(checked.where(axis), axis, "is empty, so the grid is empty; give at least one"))
-    if spec.mode == "solve":
-        given = spec.model_fields_set & {"loads", "round_seconds", "fairness", "measure_jobs"}
-        text = "concerns time, so it does not apply to a static solve; remove it, or set mode: simulate"
-        faults += [Fault(checked.where(key), key, text) for key in sorted(given)]
-        of_time = sorted(checked.settings.model_fields_set - {"whole_gangs", "by_workflow", "sharing", "min_gain"})
-        faults += [Fault(checked.where("settings", key), f"settings.{key}", text) for key in of_time]
-    may_share = checked.settings.sharing or any(isinstance(each, Mapping) and each.get("sharing") for each in spec.policies)
-    if "min_gain" in checked.settings.model_fields_set and not may_share:
-        text = "selects pairs of jobs that may share GPUs, but no policy shares them; set sharing: true as well"
-        faults.append(Fault(checked.where("settings", "min_gain"), "settings.min_gain", text))
-    if spec.throughputs is not None and "profile" in spec.model_fields_set:
-        text = "and profile both define the speeds of jobs; give only one of them"
-        faults.append(Fault(checked.where("throughputs"), "throughputs", text))
-    if checked.settings.mechanism == "direct" and len(spec.policies) > 1:
-        text = "chooses jobs without a policy, so all policies give the same results; give one policy"
-        faults.append(Fault(checked.where("settings", "mechanism"), "settings.mechanism", f"direct {text}"))
-    if spec.confidence is not None and not spec.estimate:
-        faults.append(Fault(checked.where("confidence"), "confidence", "selects values of estimates; set estimate: true as well"))
-    InputError.raise_any(faults)
+    spec, settings = checked.spec, checked.settings
+    given, of_settings, is_static = spec.model_fields_set, settings.model_fields_set, spec.mode == "solve"
+    may_share = settings.sharing or any(isinstance(each, Mapping) and each.get("sharing") for each in spec.policies)
+    of_rounds = "is not a setting: give round_seconds beside settings, as a list of lengths; null is event mode"
+    of_time = "concerns time, so it does not apply to a static solve; remove it, or set mode: simulate"
+    axes = ("policies", "traces", "clusters", "seeds", "round_seconds", "loads")
+    timed = sorted(of_settings - AllocationOptions.model_fields.keys())
+    cases: list[tuple[object, str, str]] = [  # is it wrong, key, problem
+        *((key in of_settings, f"settings.{key}", of_rounds) for key in ("by_events", "round_seconds")),
+        *((getattr(spec, axis) == [], axis, "is empty, so the grid is empty; give at least one") for axis in axes),
+        *((is_static and key in given, key, of_time) for key in ("fairness", "loads", "measure_jobs", "round_seconds")),
+        *((is_static, f"settings.{key}", of_time) for key in timed),
+        *(
+            (not may_share, f"settings.{name}", f"{use}, but no policy shares them; set sharing: true as well")
+            for name, use in sorted(Settings.of_sharing.items())
+            if name in of_settings
+        ),
+        (
+            spec.throughputs is not None and "profile" in given,
+            "throughputs",
+            "and profile both define the speeds of jobs; give only one of them",
+        ),
+        (
+            settings.mechanism == "direct" and len(spec.policies) > 1,
+            "settings.mechanism",
+            "direct chooses jobs without a policy, so all policies give the same results; give one policy",
+        ),
+        (
+            spec.confidence is not None and not spec.estimate,
+            "confidence",
+            "selects values of estimates; set estimate: true as well",
+        ),
+    ]
+    InputError.raise_any([Fault(checked.where(*key.split(".")), key, problem) for is_wrong, key, problem in cases if is_wrong])

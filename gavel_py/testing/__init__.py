@@ -10,7 +10,7 @@ from numbers import Real
 from threading import Thread
 
 import gavel_py as gp
-from gavel_py.errors import Fault, nearest
+from gavel_py.errors import check_known, refuse
 from gavel_py.testing.checks import CHECKS, Check, solved
 from gavel_py.testing.mechanisms import check_mechanism
 from gavel_py.testing.problems import EMPTY_CASES, Case, cases
@@ -64,12 +64,9 @@ def check_policy(
     tried = policy() if inspect.isclass(policy) else gp.resolve_policy(policy)
     skip = (skip,) if isinstance(skip, str) else skip
     known = [check.name for check in CHECKS]
-    gp.UnknownNameError.raise_any(
-        [Fault("check_policy", "skip", f"there is no check {name!r}{nearest(name, known)}") for name in skip if name not in known]
-    )
-    if not (isinstance(time_limit_seconds, Real) and time_limit_seconds > 0):
-        text = f"must be a number greater than 0, found {time_limit_seconds!r}"
-        raise gp.InputError(Fault("check_policy", "time_limit_seconds", text))
+    check_known("check_policy", "skip", skip, known, "is not a check")
+    is_time, text = isinstance(time_limit_seconds, Real), f"must be a number greater than 0, found {time_limit_seconds!r}"
+    refuse("check_policy", (not is_time or not time_limit_seconds > 0, "time_limit_seconds", text))
     battery = _Battery(tried, cases(seed, problems, tried.reference), time_limit_seconds)
     results = tuple(battery.result(check) for check in CHECKS if check.name not in skip)
     report = ContractReport(tried.label, results, battery.refusals())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.testing.problems import BY_JOB, Case, job_count
+from gavel_py.testing.problems import BY_TYPE, Case, job_count
 from gavel_py.testing.trial import SOLVED, BrokenError, InapplicableError, Trial, problem_code, state_of
 
 PLAIN = (str, int, float, tuple, list, dict, set, frozenset, type(None))
@@ -95,7 +95,7 @@ def equal_jobs(trial: Trial) -> None:
         raise InapplicableError
     x = trial.allocation.time_fractions
     first: dict[str, int] = {}
-    by_job = [values for name, values in trial.case.items() if name in BY_JOB and name != "job_ids"]
+    by_job = [values for name, values in trial.case.items() if name not in (*BY_TYPE, "job_ids")]
     for i in range(len(x)):
         twin = first.setdefault(repr([values[i] for values in by_job]), i)
         if not np.array_equal(x[i], x[twin]):
@@ -202,7 +202,7 @@ def reads(trial: Trial) -> None:
     unfinished = [i for i, steps in enumerate(left) if steps > 0]
     changes: Case = {}
     for name in trial.case:
-        if name in BY_JOB and name not in known:
+        if name not in (*BY_TYPE, *known):
             values = list(trial.case[name])
             for i, before in zip(unfinished, [*unfinished[1:], *unfinished[:1]], strict=True):
                 values[i] = trial.case[name][before]

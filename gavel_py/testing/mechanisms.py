@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gavel_py as gp
-from gavel_py.testing.trial import CheckResult, ContractReport
+from gavel_py.testing.trial import ContractReport, report_of
 
 Mechanism = Callable[[gp.RoundDemand], NDArray[np.int64]]
 
@@ -49,22 +49,12 @@ def check_mechanism(mechanism: Mechanism, *, seed: int = 0, demands: int = 200) 
     Raises:
         PolicyContractError: Checks failed; the message has the smallest demand found for each.
     """
-    counts, broken = dict.fromkeys(RULES, 0), dict[str, tuple[gp.RoundDemand, str, str]]()
-    for demand in sorted(_demands(seed, demands), key=lambda each: each.fractions.size):
-        for name, fault in _faults(mechanism, demand):
-            counts[name] += 1
-            if fault is not None:
-                broken.setdefault(name, (demand, *fault))
-    results = [
-        CheckResult(name, rule, counts[name], broken[name][1], broken[name][2], _code(broken[name][0]))
-        if name in broken
-        else CheckResult(name, rule, counts[name])
-        for name, rule in RULES.items()
-    ]
-    report = ContractReport(getattr(mechanism, "__name__", repr(mechanism)), tuple(results), what="mechanism")
-    if report.failures:
-        raise gp.PolicyContractError(report)
-    return report
+    found = (
+        (rule, fault and (*fault, _code(demand)))
+        for demand in sorted(_demands(seed, demands), key=lambda each: each.fractions.size)
+        for rule, fault in _faults(mechanism, demand)
+    )
+    return report_of("mechanism", getattr(mechanism, "__name__", repr(mechanism)), RULES, found)
 
 
 def _demands(seed: int, count: int) -> Iterator[gp.RoundDemand]:

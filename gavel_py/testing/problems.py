@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 Case = dict[str, Any]
 """Arguments of `AllocationProblem.from_arrays`, as lists: throughputs, capacities and optional arrays."""
 
-BY_JOB = (
-    *("throughputs", "job_ids", "tenants", "num_gpus", "weights", "priorities", "steps_remaining", "total_steps"),
-    *("arrival_seconds", "elapsed_seconds", "waiting_seconds", "isolated_seconds", "attained_gpu_seconds", "deadlines_seconds"),
-    *("running_on", "previous_fractions", "uncertainty"),
-)
-"""The arrays with one entry or row per job; the others have one per accelerator type."""
+BY_TYPE = ("accelerator_types", "capacities", "prices_per_hour")
+"""The arrays with one entry per accelerator type; the others have one per job."""
 
 NAN = math.nan
 
@@ -86,12 +82,12 @@ def job_count(case: Case) -> int:
 
 def with_jobs(case: Case, rows: list[int]) -> Case:
     """Return the case with some of its jobs, in this order."""
-    return {name: [values[i] for i in rows] if name in BY_JOB else values for name, values in case.items()}
+    return {name: [values[i] for i in rows] if name not in BY_TYPE else values for name, values in case.items()}
 
 
 def with_types(case: Case, columns: list[int]) -> Case:
     """Return the case with some of its accelerator types; jobs on removed types no longer run."""
-    kept: Case = {name: values if name in BY_JOB else [values[j] for j in columns] for name, values in case.items()}
+    kept: Case = {name: values if name not in BY_TYPE else [values[j] for j in columns] for name, values in case.items()}
     for name in ("throughputs", "previous_fractions", "uncertainty"):
         if name in case:
             kept[name] = [[row[j] for j in columns] for row in case[name]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import gavel_py as gp
-from gavel_py.testing.trial import CheckResult, ContractReport
+from gavel_py.testing.trial import ContractReport, RuleFault, report_of
 
 RULES = {
     "recognised": "recognises its file, but not an empty one",
@@ -38,23 +38,10 @@ def check_trace_format(trace_format: gp.TraceFormat, path: str | Path, *, seed: 
         InputError: The file cannot be read.
         PolicyContractError: Checks failed; the message has code that shows each failure.
     """
-    counts, broken = dict.fromkeys(RULES, 0), dict[str, tuple[str, str, str]]()
-    for name, fault in _faults(trace_format, Path(path), seed, copies):
-        counts[name] += 1
-        if fault is not None:
-            broken.setdefault(name, fault)
-    results = tuple(CheckResult(name, rule, counts[name], *broken.get(name, ("", "", ""))) for name, rule in RULES.items())
-    report = ContractReport(trace_format.name, results, what="trace format")
-    if report.failures:
-        raise gp.PolicyContractError(report)
-    return report
+    return report_of("trace format", trace_format.name, RULES, _faults(trace_format, Path(path), seed, copies))
 
 
-Fault = tuple[str, str, str]
-"""(expected, found, code)"""
-
-
-def _faults(trace_format: gp.TraceFormat, path: Path, seed: int, copies: int) -> Iterator[tuple[str, Fault | None]]:
+def _faults(trace_format: gp.TraceFormat, path: Path, seed: int, copies: int) -> Iterator[tuple[str, RuleFault | None]]:
     """Yield the name of each check, and what is wrong if it fails."""
     trace = gp.read_trace(path, trace_format)
     report, code = trace.report, f"trace = gp.read_trace({str(path)!r}, trace_format)"
@@ -79,7 +66,7 @@ def _faults(trace_format: gp.TraceFormat, path: Path, seed: int, copies: int) ->
 
 def _faults_of_copies(
     trace_format: gp.TraceFormat, content: bytes, copy: Path, trace: gp.Trace, seed: int, copies: int
-) -> Iterator[tuple[str, Fault | None]]:
+) -> Iterator[tuple[str, RuleFault | None]]:
     random = np.random.default_rng(seed)
     for _ in range(copies):
         damaged = _damaged(content, random)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NoReturn
@@ -78,6 +78,27 @@ class ContractReport:
         if self.refusals:
             lines.append(f"  refused {len(self.refusals)} problems, the first one: {self.refusals[0]}")
         return "\n".join(lines)
+
+
+RuleFault = tuple[str, str, str]
+"""(expected, found, code)"""
+
+
+def report_of(what: str, name: str, rules: Mapping[str, str], found: Iterable[tuple[str, RuleFault | None]]) -> ContractReport:
+    """Return the report of checks with the first fault of each rule; raises `PolicyContractError` if there is one.
+
+    rules: {rule: text}; found: the rule of each check, and its fault or None.
+    """
+    counts, broken = dict.fromkeys(rules, 0), dict[str, RuleFault]()
+    for rule, fault in found:
+        counts[rule] += 1
+        if fault is not None:
+            broken.setdefault(rule, fault)
+    results = tuple(CheckResult(rule, text, counts[rule], *broken.get(rule, ("", "", ""))) for rule, text in rules.items())
+    report = ContractReport(name, results, what=what)
+    if report.failures:
+        raise gp.PolicyContractError(report)
+    return report
 
 
 SOLVED = "allocation = gp.solve(problem, policy)"

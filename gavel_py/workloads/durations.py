@@ -5,7 +5,6 @@ Jobs are similar if they have equal values in columns that the user names. Only 
 
 from __future__ import annotations
 
-import math
 import statistics
 import warnings
 from collections import deque
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, GavelWarning, InputError, UnknownNameError, nearest
+from gavel_py.errors import GavelWarning, check_known, refuse
+from gavel_py.io.records import NotNegative, Part, check
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import Measurement, ThroughputProfile
@@ -91,8 +91,7 @@ class DurationPrediction:
         Raises:
             InputError: The level is not between 0 and 1.
         """
-        if not 0 <= level <= 1:
-            raise InputError(Fault("duration prediction", "level", f"must be between 0 and 1, found {level!r}"))
+        check("duration prediction", level=(level, Part))
         place = min(max(level * (len(self.run_seconds) + 1) - 1, 0.0), len(self.run_seconds) - 1.0)
         below, part = int(place), place - int(place)
         low = self.run_seconds[below]
@@ -124,10 +123,11 @@ class DurationPredictor:
 
     def __init__(self, group: Sequence[str] = DEFAULT_GROUP, *, last: int = 20, enough: int = 3) -> None:
         self.group, self.last, self.enough = tuple(group), last, enough
-        if len(set(self.group)) < len(self.group):
-            raise InputError(Fault("duration predictor", "group", f"names a column twice: {', '.join(self.group)}"))
-        if not 1 <= enough <= last:
-            raise InputError(Fault("duration predictor", "enough", f"must be from 1 to last, {last!r}, found {enough!r}"))
+        refuse(
+            "duration predictor",
+            (len(set(self.group)) < len(self.group), "group", f"names a column twice: {', '.join(self.group)}"),
+            (not 1 <= enough <= last, "enough", f"must be from 1 to last, {last!r}, found {enough!r}"),
+        )
         self._runs: dict[tuple[Any, ...], deque[float]] = {}
 
     def observe(self, job: Job | Submission | Mapping[str, Any], run_seconds: float) -> None:
@@ -140,9 +140,7 @@ class DurationPredictor:
         Raises:
             InputError: The duration is not a finite number of at least 0.
         """
-        if not 0 <= run_seconds < math.inf:
-            problem = f"must be a finite number of seconds of at least 0, found {run_seconds!r}"
-            raise InputError(Fault("duration predictor", "run_seconds", problem))
+        check("duration predictor", run_seconds=(run_seconds, NotNegative))
         for key in self._keys(job):
             self._runs.setdefault(key, deque(maxlen=self.last)).append(max(float(run_seconds), MIN_SECONDS))
 
@@ -168,10 +166,7 @@ def check_group(submissions: Sequence[Submission], group: Sequence[str]) -> None
     """Raise `UnknownNameError` for columns that the submissions do not have, or that are known only after a run."""
     labels = {name for submission in submissions for name, _ in submission.labels}
     known = sorted({*COLUMNS, *ALSO_CALLED, *labels})
-    problem = "is not a column by which jobs can be grouped"
-    faults = [Fault("trace", "group", f"{name!r} {problem}{nearest(name, known)}") for name in group if name not in known]
-    if faults:
-        raise UnknownNameError(*faults)
+    check_known("trace", "group", group, known, "is not a column by which jobs can be grouped")
 
 
 def predictions(submissions: Sequence[Submission], predictor: DurationPredictor) -> Iterator[DurationPrediction | None]:
@@ -294,10 +289,9 @@ def relative_speeds(trace: Trace, name: str = "sacct", *, label: str = JOB_NAME)
             gang = submission.accelerator, submission.job.num_gpus
             runs.setdefault(work, {}).setdefault(gang, []).append(seconds)
     compared = {work: by_gang for work, by_gang in runs.items() if len({accelerator for accelerator, _ in by_gang}) > 1}
-    if not compared:
-        problem = f"has no two finished jobs of the same {label} on different accelerator types"
-        needed = "the output of sacct needs the columns JobName, State, Elapsed, and AllocTRES with types of GPUs"
-        raise InputError(Fault(trace.report.source or "trace", "", f"{problem}; {needed}"))
+    problem = f"has no two finished jobs of the same {label} on different accelerator types"
+    needed = "the output of sacct needs the columns JobName, State, Elapsed, and AllocTRES with types of GPUs"
+    refuse(trace.report.source or "trace", (not compared, "", f"{problem}; {needed}"))
     _warn_of_variation(compared)
     measurements = [
         Measurement(

@@ -11,18 +11,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, SkipValidation
 
-from gavel_py.errors import Fault, InputError
-from gavel_py.io.records import gang_size
+from gavel_py.errors import Fault, InputError, faults_among, refuse, relocated_faults
+from gavel_py.io.records import (
+    Count,
+    Finite,
+    Flag,
+    Natural,
+    Options,
+    Part,
+    Positive,
+    Text,
+    check,
+    command_option,
+    faults_of,
+    gang_size,
+)
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.job import Job
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.submission import Submission, TraceReport
 from gavel_py.workloads.trace import Trace, seed_sequence
+
+if TYPE_CHECKING:
+    from gavel_py.workloads.keywords import TraceKeywords
 
 
 def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Floats) -> Floats:
@@ -32,19 +50,22 @@ def arrivals(jobs_per_hour: float, burstiness: float, phases: Floats, places: Fl
     process. For c > 1 they are hyperexponential with balanced means: a gap has rate 2 p r with probability p, otherwise rate
     2 (1 - p) r, where r is the arrival rate and p = (1 + sqrt((c^2 - 1) / (c^2 + 1))) / 2.
     """
-    if not 0 < jobs_per_hour < math.inf:
-        raise InputError(Fault("arrivals", "jobs_per_hour", f"must be a finite number above 0, found {jobs_per_hour!r}"))
-    if not 1 <= burstiness < math.inf:
-        problem = f"must be at least 1 (1 = Poisson, more = burstier), found {burstiness!r}"
-        raise InputError(Fault("arrivals", "burstiness", problem))
+    check("arrivals", jobs_per_hour=(jobs_per_hour, Positive), burstiness=(burstiness, Finite))
+    problem = f"must be at least 1 (1 = Poisson, more = burstier), found {burstiness!r}"
+    refuse("arrivals", (burstiness < 1, "burstiness", problem))
     squared = burstiness**2
     part = (1 + math.sqrt((squared - 1) / (squared + 1))) / 2
     rates = np.where(phases < part, 2 * part, 2 * (1 - part)) * jobs_per_hour / 3600.0
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         times: Floats = np.cumsum(-np.log1p(-places) / rates)
-    if not np.isfinite(times).all():
-        problem = f"is so small that arrivals are later than the largest number, found {jobs_per_hour!r}"
-        raise InputError(Fault("arrivals", "jobs_per_hour", problem))
+    refuse(
+        "arrivals",
+        (
+            not np.isfinite(times).all(),
+            "jobs_per_hour",
+            f"is so small that arrivals are later than the largest number, found {jobs_per_hour!r}",
+        ),
+    )
     return times
 
 
@@ -71,12 +92,18 @@ class LogUniform:
     pieces: tuple[tuple[float, float, float], ...]
 
     def __post_init__(self) -> None:
-        if not self.pieces:
-            raise InputError(Fault("durations", "pieces", "must name at least one piece, (weight, shortest, longest)"))
-        for weight, shortest, longest in self.pieces:
-            if not (0 < weight < math.inf and 0 < shortest <= longest < math.inf):
-                problem = f"must have a weight above 0 and 0 < shortest <= longest seconds, found {(weight, shortest, longest)!r}"
-                raise InputError(Fault("durations", "pieces", problem))
+        refuse(
+            "durations",
+            (not self.pieces, "pieces", "must name at least one piece, (weight, shortest, longest)"),
+            *(
+                (
+                    not (0 < weight < math.inf and 0 < shortest <= longest < math.inf),
+                    "pieces",
+                    f"must have a weight above 0 and 0 < shortest <= longest seconds, found {(weight, shortest, longest)!r}",
+                )
+                for weight, shortest, longest in self.pieces
+            ),
+        )
 
     @property
     def mean_seconds(self) -> float:
@@ -113,8 +140,14 @@ class Empirical:
 
     def __init__(self, seconds: Iterable[float]) -> None:
         object.__setattr__(self, "seconds", tuple(float(value) for value in seconds))
-        if not self.seconds or not all(0 < value < math.inf for value in self.seconds):
-            raise InputError(Fault("durations", "seconds", "must be at least one number, all finite and above 0"))
+        refuse(
+            "durations",
+            (
+                not self.seconds or not all(0 < value < math.inf for value in self.seconds),
+                "seconds",
+                "must be at least one number, all finite and greater than 0",
+            ),
+        )
 
     @property
     def mean_seconds(self) -> float:
@@ -173,6 +206,51 @@ def known_accelerators(profile: ThroughputProfile, accelerators: Sequence[str] |
 PUBLISHED_GANGS: Mapping[float, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 """Shares of the gang sizes in Gavel's experiments with several GPUs."""
 
+
+class MixOptions(Options):
+    """What a generated trace and the traces that a sweep generates have in common."""
+
+    label: ClassVar[str] = "generate"
+
+    burstiness: Finite = command_option(
+        1.0,
+        "Burstiness of arrivals: 1 = Poisson; more: bursts and pauses. The coefficient of variation of the times between them.",
+        metavar="C",
+    )
+    heavy_share: Part = command_option(0.0, "Fraction of jobs with weight 5. That is `heavy_weight`; the others have weight 1.")
+    heavy_weight: Positive = Field(5.0, description="Weight of the heavy jobs.")
+    reference: Text = command_option("v100", "Accelerator of the durations.", metavar="TYPE")
+
+
+class TraceOptions(MixOptions):
+    """The options of `generate_trace`. Every field is also a keyword argument of it.
+
+    Raises:
+        InputError: A value is out of range, or an option is not known.
+    """
+
+    gang_mix: Annotated[Mapping[float, float] | None, SkipValidation] = Field(
+        None, description="{gang size in GPUs, or a fraction of one: weight}. None for the published mix."
+    )
+    durations: Annotated[LogUniform | Empirical | None, SkipValidation] = Field(
+        None,
+        description="Distribution of durations on the reference accelerator. None for the published one; total_steps is "
+        "the rounded product of duration and throughput there.",
+    )
+    workflows: Flag = command_option(
+        False,
+        "Jobs belong to workflows of about 10, and wait for some of the jobs before them. A workflow has 2 jobs plus a geometric "
+        "number, 10.3 on average; they arrive at the same time, and wait for jobs in the previous layer.",
+    )
+    seed: Natural = command_option(0, "Seed of all random choices.", metavar="N")
+
+    def changed(self, **changes: Unpack[TraceKeywords]) -> Self:
+        """Return the options with other values for some fields, checked."""
+        return self._with(changes)
+
+
+DEFAULTS = TraceOptions()
+
 ASPECTS = ("phase", "gap", "gang", "type", "piece", "duration", "weight", "workflow")
 """Each aspect has a separate stream of random numbers: a different gang mix does not change arrivals and durations."""
 
@@ -182,14 +260,8 @@ def generate_trace(
     profile: ThroughputProfile,
     *,
     jobs_per_hour: float | None,
-    burstiness: float = 1.0,
-    gang_mix: Mapping[float, float] | None = None,
-    durations: LogUniform | Empirical | None = None,
-    heavy_share: float = 0.0,
-    heavy_weight: float = 5.0,
-    reference: str = "v100",
-    workflows: bool = False,
-    seed: int = 0,
+    options: TraceOptions = DEFAULTS,
+    **changes: Unpack[TraceKeywords],
 ) -> Trace:
     """Return a random trace; the same arguments give the same trace, byte for byte.
 
@@ -200,46 +272,36 @@ def generate_trace(
         num_jobs: Number of jobs.
         profile: Source of the job types and throughputs.
         jobs_per_hour: Arrival rate; None lets all jobs arrive at time 0.
-        burstiness: Coefficient of variation of the times between arrivals; 1 is a Poisson process.
-        gang_mix: {gang size in GPUs, or a fraction of one: weight}; as published by default.
-        durations: Distribution of durations on the reference accelerator, as published by default; total_steps is the rounded
-            product of duration and throughput there.
-        heavy_share: Share of the jobs with weight `heavy_weight`; the others have weight 1.
-        heavy_weight: Weight of those jobs.
-        reference: Accelerator to which durations refer.
-        workflows: Whether jobs belong to workflows. A workflow has 2 jobs plus a geometric number, 10.3 on average. Its jobs arrive
-            together, and wait for some of the jobs in the previous layer.
-        seed: Seed of all random numbers.
+        options: How jobs are drawn.
+        **changes: Fields of `TraceOptions` that replace those of `options`, such as `gang_mix`, `durations` and `seed`.
 
     Raises:
         InputError: An argument is out of range, or the profile has no job type for a gang size.
     """
-    if num_jobs < 1:
-        raise InputError(Fault("generate", "num_jobs", f"must be at least 1, found {num_jobs!r}"))
-    if not 0 <= heavy_share <= 1:
-        raise InputError(Fault("generate", "heavy_share", f"must be between 0 and 1, found {heavy_share!r}"))
-    known = same_accelerator(reference, profile.accelerators)
-    if known is None:
-        problem = f"{reference!r} is not in profile {profile.name!r}; known: {', '.join(profile.accelerators)}"
-        raise InputError(Fault("generate", "reference", problem))
+    options = options.changed(**changes)
+    check("generate", num_jobs=(num_jobs, Count))
+    with relocated_faults(lambda fault: Fault("generate", "reference", fault.problem)):
+        (known,) = known_accelerators(profile, [options.reference])
     types = JobTypes(profile, known, known_accelerators(profile, None))
-    gang_mix = _checked(PUBLISHED_GANGS if gang_mix is None else gang_mix, types)
-    streams = dict(zip(ASPECTS, seed_sequence(seed).spawn(len(ASPECTS)), strict=True))
+    gang_mix = _checked(PUBLISHED_GANGS if options.gang_mix is None else options.gang_mix, types)
+    streams = dict(zip(ASPECTS, seed_sequence(options.seed).spawn(len(ASPECTS)), strict=True))
     draws = {aspect: np.random.default_rng(stream).random(num_jobs) for aspect, stream in streams.items()}
     times = np.zeros(num_jobs)
     if jobs_per_hour is not None:
-        times = arrivals(jobs_per_hour, burstiness, draws["phase"], draws["gap"])
-    seconds = (durations or PUBLISHED_DURATIONS).draw(draws["piece"], draws["duration"])
+        times = arrivals(jobs_per_hour, options.burstiness, draws["phase"], draws["gap"])
+    seconds = (options.durations or PUBLISHED_DURATIONS).draw(draws["piece"], draws["duration"])
     sizes = list(gang_mix)
     gangs = [sizes[index] for index in _weighted_choice(gang_mix.values(), draws["gang"])]
-    weights = np.where(draws["weight"] < heavy_share, heavy_weight, 1.0)
+    weights = np.where(draws["weight"] < options.heavy_share, options.heavy_weight, 1.0)
     columns = zip(times.round(3).tolist(), seconds.tolist(), gangs, draws["type"].tolist(), weights.tolist(), strict=True)
     submissions = [_submission(number, types, *values) for number, values in enumerate(columns)]
-    if workflows:
+    if options.workflows:
         submissions = list(_as_workflows(submissions, np.random.default_rng(streams["workflow"])))
-    arriving = "all at time 0" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs per hour, burstiness {burstiness:g}"
-    arriving += ", in workflows" if workflows else ""
-    assumption = f"Generated with seed {seed}, profile {profile.name!r}: {arriving}; durations are those on {reference}."
+    arriving = "all at time 0" if jobs_per_hour is None else f"{jobs_per_hour:g} jobs per hour, burstiness {options.burstiness:g}"
+    arriving += ", in workflows" if options.workflows else ""
+    assumption = (
+        f"Generated with seed {options.seed}, profile {profile.name!r}: {arriving}; durations are those on {options.reference}."
+    )
     return Trace(submissions, TraceReport("generated", "generated", num_jobs, num_jobs, assumptions=(assumption,)))
 
 
@@ -278,14 +340,10 @@ def _checked(gang_mix: Mapping[float, float], types: JobTypes) -> dict[float, fl
             faults.append(Fault("generate", "gang_mix", f"a gang {error}"))
             continue
         checked[size] = weight
-        if not 0 < weight < math.inf:
-            faults.append(Fault("generate", "gang_mix", f"the weight of gangs of {size} must be above 0, found {weight!r}"))
-        elif not types.candidates(size, types.reference):
-            problem = f"profile {types.profile.name!r} has no job type for gangs of {size} GPUs that runs on {types.reference}"
-            faults.append(Fault("generate", "gang_mix", problem))
-    if not gang_mix:
-        faults.append(Fault("generate", "gang_mix", "must name at least one gang size"))
-    InputError.raise_any(faults)
+        faults += faults_of("generate", **{f"gang_mix[{size}]": (weight, Positive)})
+        problem = f"profile {types.profile.name!r} has no job type for gangs of {size} GPUs that runs on {types.reference}"
+        faults += faults_among("generate", (not types.candidates(size, types.reference), "gang_mix", problem))
+    InputError.raise_any(faults + faults_among("generate", (not gang_mix, "gang_mix", "must name at least one gang size")))
     return checked
 
 

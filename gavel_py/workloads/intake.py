@@ -1,9 +1,9 @@
 """The interface of trace formats, and the functions they share to recognise files and to read tables and cells.
 
-A `TraceFormat` recognises a file by its beginning (`Head`) and adds its entries to an `Intake`, which collects jobs, skipped and
-broken entries, and assumptions. `table_rows` reads text tables. A broken line is reported and skipped and does not end the import,
-since users usually cannot correct a trace; in the formats of gavel_py it is an error, as for `JobSet.from_file`. `amount`, `count`
-and `moment` convert cells.
+A `TraceFormat` recognises a file by its beginning (`FileHead`) and adds its entries to an `Intake`, which collects jobs, skipped
+and broken entries, and assumptions. `table_rows` reads text tables. A broken line is reported and skipped and does not end the
+import, since users usually cannot correct a trace; in the formats of gavel_py it is an error, as for `JobSet.from_file`. `amount`,
+`count` and `moment` convert cells.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from gavel_py.errors import Fault, InputError, decimal_hint
+from gavel_py.errors import Fault, InputError, decimal_hint, faults_from, refuse, shown, unknown_names
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
 from gavel_py.problem.job import Job
@@ -35,6 +35,8 @@ EPOCH = datetime(1970, 1, 1)
 EPOCH_SECONDS = re.compile(r"[0-9]{9,10}(\.[0-9]+)?")
 """Times in seconds since 1970 as from 1973 to 2286, as sacct prints them with SLURM_TIME_FORMAT=%s."""
 
+MOMENT = "must be a time such as 2017-10-09 07:01:55"
+
 LONGEST_SECONDS = 10 * 365.25 * 86400.0
 LONG = "Jobs that ran or waited for more than 10 years, possibly by a wrong unit or clock: {n} (first: {first})."
 
@@ -44,19 +46,23 @@ def is_missing(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
+def wrong_cell(field: str, rule: str, value: object) -> InputError:
+    """Return the error for the value of a cell that breaks a rule, such as "must be text"; a missing value is called so."""
+    found = f"is missing; {rule}" if is_missing(value) else f"{rule}, found {shown(value)}{decimal_hint(str(value))}"
+    return InputError(Fault("", field, found))
+
+
 def amount(row: Mapping[str, object], field: str, default: float | None = None) -> float:
     """Return the finite number of at least 0 in a cell, or `default` if it is missing.
 
     Raises `InputError` for any other text, and for a missing value without default.
     """
     value = row.get(field)
-    if is_missing(value):
-        if default is not None:
-            return default
-        raise InputError(Fault("", field, "is missing; must be a number"))
+    if is_missing(value) and default is not None:
+        return default
     number = number_of(value)
     if not 0 <= number < math.inf:
-        raise InputError(Fault("", field, f"must be a finite number of at least 0, found {value!r}{decimal_hint(str(value))}"))
+        raise wrong_cell(field, "must be a finite number of at least 0", value)
     return number
 
 
@@ -64,8 +70,19 @@ def count(row: Mapping[str, object], field: str, default: int | None = None) -> 
     """Return the whole number of at least 0 in a cell, written as 4 or 4.0; in all other respects like `amount`."""
     number = amount(row, field, default)
     if number != int(number):
-        raise InputError(Fault("", field, f"must be a whole number, found {row.get(field)!r}"))
+        raise wrong_cell(field, "must be a whole number", row.get(field))
     return int(number)
+
+
+def host_requests(num_gpus: float, cpus: float, memory_gb: float | None = None) -> dict[str, float]:
+    """Return the fields of a job for the CPUs and memory that its whole gang requests."""
+    return {"cpus_per_gpu": cpus / num_gpus} | ({} if memory_gb is None else {"memory_gb_per_gpu": memory_gb / num_gpus})
+
+
+def requested_types(names: Iterable[str]) -> dict[str, Any]:
+    """Return the field of a job for the GPU models that it requests, none for empty names."""
+    models = tuple(dict.fromkeys(filter(None, map(str.strip, names))))
+    return {"allowed_accelerators": models} if models else {}
 
 
 def moment(row: Mapping[str, object], field: str) -> float | None:
@@ -81,7 +98,7 @@ def moment(row: Mapping[str, object], field: str) -> float | None:
         if time.tzinfo is not None:
             time = time.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError):
-        raise InputError(Fault("", field, f"must be a time such as 2017-10-09 07:01:55, found {value!r:.60}")) from None
+        raise wrong_cell(field, MOMENT, value) from None
     return (time - EPOCH).total_seconds()
 
 
@@ -91,7 +108,7 @@ def text(row: Mapping[str, object], field: str) -> str:
     if is_missing(value):
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(Fault("", field, f"must be text, found {value!r:.60}"))
+        raise wrong_cell(field, "must be text", value)
     return str(value)
 
 
@@ -104,7 +121,7 @@ def required_moment(row: Mapping[str, object], field: str) -> float:
     """Return the time in a cell like `moment`. Raises `InputError` if it is missing."""
     time = moment(row, field)
     if time is None:
-        raise InputError(Fault("", field, "is missing; must be a time such as 2017-10-09 07:01:55"))
+        raise wrong_cell(field, MOMENT, row.get(field))
     return time
 
 
@@ -125,7 +142,7 @@ LENGTH = 1 << 16
 
 
 @dataclass(frozen=True)
-class Head:
+class FileHead:
     """The path of a file or folder, with the file names in a folder (`inside`) or the beginning of a file (`text`).
 
     ignored: columns to leave out.
@@ -158,11 +175,11 @@ class HasColumns:
     names: tuple[str, ...]
     separator: str
 
-    def __call__(self, head: Head) -> bool:
+    def __call__(self, head: FileHead) -> bool:
         """Return whether the file has all columns."""
         return not self.lacking(head)
 
-    def lacking(self, head: Head) -> list[str]:
+    def lacking(self, head: FileHead) -> list[str]:
         """Return the columns that the file lacks."""
         return [name for name in self.names if name not in head.columns(self.separator)]
 
@@ -172,16 +189,14 @@ def with_columns(*names: str, separator: str = ",") -> HasColumns:
     return HasColumns(names, separator)
 
 
-def head_of(path: str | Path, ignored: Collection[str] = ()) -> Head:
+def head_of(path: str | Path, ignored: Collection[str] = ()) -> FileHead:
     """Return the head of a file or folder. Raises `InputError` if it cannot be read."""
     there = Path(path)
-    try:
+    with faults_from(str(path), "cannot be read", OSError):
         if there.is_dir():
-            return Head(there, frozenset(file.name for file in there.iterdir()), "", frozenset(ignored))
+            return FileHead(there, frozenset(file.name for file in there.iterdir()), "", frozenset(ignored))
         with open(there, encoding="utf-8-sig", errors="replace") as file:
-            return Head(there, frozenset(), file.read(LENGTH), frozenset(ignored))
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
+            return FileHead(there, frozenset(), file.read(LENGTH), frozenset(ignored))
 
 
 EARLY_START = "Jobs with a start recorded before their submission are read as waiting 0 s: {n} (first: {first})."
@@ -189,6 +204,27 @@ EARLY_START = "Jobs with a start recorded before their submission are read as wa
 
 class SkipError(Exception):
     """The current entry is valid, but not a job to schedule; the message is the reason."""
+
+
+NO_GPU = "asks for no GPU"
+"""Why an entry is skipped that requests none."""
+
+
+def skip_if(*cases: tuple[object, str]) -> None:
+    """Raise `SkipError` with the first reason that applies to the current entry: (does it apply, reason)."""
+    for reason in (reason for applies, reason in cases if applies):
+        raise SkipError(reason)
+
+
+def known_status(word: str, field: str, known: Mapping[str, str], unfinished: Collection[str] = ()) -> str:
+    """Return the status of an entry in the words of `Submission`.
+
+    known: {word of the trace: status}; unfinished: its words for jobs that had not ended, whose entries are skipped.
+    """
+    if word not in known:  # nearly all are
+        skip_if((word in unfinished, f"had not ended ({field.lower()} {word})"))
+        InputError.raise_any(unknown_names("", field, [word], [each for each in known if each]))
+    return known[word]
 
 
 class Intake:
@@ -333,7 +369,7 @@ class TraceFormat:
 
     name: str
     about: str
-    recognises: Callable[[Head], bool]
+    recognises: Callable[[FileHead], bool]
     read: Callable[[Path, Intake], None]
     has_dates: bool = False
     is_strict: bool = False
@@ -379,8 +415,7 @@ def table_rows(
             intake.broken(where, *error.faults)
         else:
             yield where, dict(zip(names, cells, strict=True))
-    if names is None:
-        raise InputError(Fault(str(path), "", "is empty; a header line with column names is required"))
+    refuse(str(path), (names is None, "", "is empty; a header line with column names is required"))
 
 
 def split(line: str, separator: str) -> list[str]:
@@ -389,8 +424,6 @@ def split(line: str, separator: str) -> list[str]:
         raise InputError(Fault("", "", "contains a NUL character; is this a text file?"))
     if separator != "," or '"' not in line:
         return [cell.strip() for cell in line.split(separator)]
-    try:
+    with faults_from("", "is not valid CSV", csv.Error):
         (cells,) = csv.reader([line], strict=True)
-    except csv.Error as error:
-        raise InputError(Fault("", "", f"is not valid CSV: {error}")) from None
     return [cell.strip() for cell in cells]

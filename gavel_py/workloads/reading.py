@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import Fault, InputError, check_known, refuse
 from gavel_py.io.records import without_collection
-from gavel_py.problem.job import RECORDED, Job, check_ignored
+from gavel_py.problem.job import Job
+from gavel_py.problem.job_set import RECORDED, check_ignored
 from gavel_py.workloads.formats import format_of
 from gavel_py.workloads.intake import EPOCH, Intake, TraceFormat
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS, Submission
@@ -88,13 +89,12 @@ def trace_text(trace: Trace, format: str = "csv") -> str:  # noqa: A002
         InputError: The format is none of these, or CSV cannot hold a value: a text with a line break, or a list of names of which
             one contains "|".
     """
+    check_known("trace", "format", [format], ["csv", "json", "jsonl"], "cannot be written")
     if format == "csv":
         return _csv(trace)
     if format == "json":
         return "[\n" + ",\n".join(_json_objects(trace)) + "\n]\n"
-    if format == "jsonl":
-        return "".join(f"{line}\n" for line in _json_objects(trace))
-    raise InputError(Fault("trace", "format", f"{format!r} cannot be written{nearest(format, ['csv', 'json', 'jsonl'])}"))
+    return "".join(f"{line}\n" for line in _json_objects(trace))
 
 
 def _csv(trace: Trace) -> str:
@@ -113,14 +113,13 @@ def _csv(trace: Trace) -> str:
 
 def _check_cells(submission: Submission, values: Mapping[str, Any]) -> None:
     """Raise `InputError` for values that would be read from CSV as something else, or not at all."""
-    faults = []
+    breaks, bars = "contains a line break, which CSV cannot hold", 'contains "|", which separates the names of a list in CSV'
+    cases: list[tuple[object, str, str]] = []
     for field, value in values.items():
-        if not BREAKS.isdisjoint(_cell(value)):
-            faults.append(Fault(submission.job.where, field, f"contains a line break, which CSV cannot hold: {value!r}; {INSTEAD}"))
-        if isinstance(value, tuple) and any("|" in str(each) for each in value):
-            text = f'contains "|", which separates the names of a list in CSV: {value!r}; {INSTEAD}'
-            faults.append(Fault(submission.job.where, field, text))
-    InputError.raise_any(faults)
+        has_bar = isinstance(value, tuple) and any("|" in str(each) for each in value)
+        cases.append((not BREAKS.isdisjoint(_cell(value)), field, f"{breaks}: {value!r}; {INSTEAD}"))
+        cases.append((has_bar, field, f"{bars}: {value!r}; {INSTEAD}"))
+    refuse(submission.job.where, *cases)
 
 
 def _json_objects(trace: Trace) -> list[str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from gavel_py.errors import SHOWN_FAULTS, Fault, InputError
-from gavel_py.problem.job import RECORDED, Job
+from gavel_py.problem.job import Job
+from gavel_py.problem.job_set import RECORDED
 
 
 def counted(count: int, word: str = "job") -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError
+from gavel_py.io.records import Count, check
 from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.arrays import Floats, plain_size
 from gavel_py.workloads.submission import counted
@@ -80,7 +81,7 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Gang:
+class GangSummary:
     """The jobs of one gang size; gpu_hours and durations are None if no duration was recorded."""
 
     num_gpus: float
@@ -121,7 +122,7 @@ class TraceSummary:
     tenants: dict[str, int]
     job_types: dict[str, int]
     durations: Durations | None
-    gangs: tuple[Gang, ...]
+    gangs: tuple[GangSummary, ...]
     periods: tuple[Period, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,8 +140,7 @@ def describe_trace(trace: Trace, periods: int = 12) -> TraceSummary:
     Raises:
         InputError: `periods` is below 1.
     """
-    if periods < 1:
-        raise InputError(Fault("describe", "periods", f"must be at least 1, found {periods!r}"))
+    check("describe", periods=(periods, Count))
     arrivals = np.array([submission.job.arrival_seconds for submission in trace])
     gangs = np.array([submission.job.num_gpus for submission in trace], dtype=float)
     seconds = np.array([np.nan if s.run_seconds is None else s.run_seconds for s in trace], dtype=float)
@@ -170,10 +170,10 @@ def _counts(names: Any) -> dict[str, int]:
     return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
-def _gang(num_gpus: float, seconds: Floats) -> Gang:
+def _gang(num_gpus: float, seconds: Floats) -> GangSummary:
     durations = _durations(seconds)
     hours = None if durations is None else float(np.nansum(seconds)) * num_gpus / 3600
-    return Gang(num_gpus, len(seconds), hours, durations)
+    return GangSummary(num_gpus, len(seconds), hours, durations)
 
 
 def _durations(seconds: Floats) -> Durations | None:

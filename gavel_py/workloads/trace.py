@@ -6,17 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from numbers import Integral
 from typing import overload
 
 import numpy as np
 from numpy.random import SeedSequence
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, refuse, wrong_types
+from gavel_py.io.records import Finite, Natural, Positive, check
 from gavel_py.problem.accelerators import entry_of
-from gavel_py.problem.gpu_counts import with_gpus
-from gavel_py.problem.job import Job, JobSet, check_unique
-from gavel_py.problem.workflows import Condition, WorkflowGraph, dependency_of
+from gavel_py.problem.dependencies import Condition, dependency_of
+from gavel_py.problem.job import Job
+from gavel_py.problem.job_set import JobSet, check_unique
+from gavel_py.problem.workflows import WorkflowGraph, has_dependencies
 from gavel_py.workloads.durations import DEFAULT_GROUP, DurationPredictor, check_group, predictions
 from gavel_py.workloads.submission import Submission, TraceReport, counted
 
@@ -40,8 +41,7 @@ class Trace(Sequence[Submission]):
 
     def __init__(self, submissions: Iterable[Submission], report: TraceReport | None = None) -> None:
         given = list(submissions)
-        wrong = [Fault("trace", "", f"must hold Submission objects, found {s!r}") for s in given if not isinstance(s, Submission)]
-        InputError.raise_any(wrong)
+        InputError.raise_any(wrong_types("trace", "", given, Submission, "must hold Submission objects"))
         ordered = sorted(given, key=lambda s: s.job.arrival_seconds)
         check_unique(submission.job.job_id for submission in ordered)
         self.submissions: tuple[Submission, ...] = tuple(_parents_first(ordered))
@@ -78,7 +78,7 @@ class Trace(Sequence[Submission]):
 
     def complete(self) -> Trace:
         """Return the trace in which jobs wait only for jobs of the trace; others, left out by a sample, count as ended."""
-        ids = {each.job.job_id for each in self.submissions} if any(each.job.depends_on for each in self.submissions) else set()
+        ids = {each.job.job_id for each in self.submissions} if has_dependencies(each.job for each in self.submissions) else set()
         left, count = [], 0
         for submission in self.submissions if ids else ():
             kept = tuple(text for text in submission.job.depends_on if _is_among(ids, text))
@@ -101,11 +101,10 @@ class Trace(Sequence[Submission]):
             InputError: `jobs` is neither a share nor a whole number up to the length of the trace.
         """
         number = round(jobs * len(self)) if 0 < jobs < 1 else jobs
-        if not (0 < number <= len(self) and number == int(number)):
-            problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
-            if 0 < jobs < 1:
-                problem += f", which is less than one of {counted(len(self))}"
-            raise InputError(Fault("sample", "jobs", problem))
+        problem = f"must be a fraction below 1 or a whole number up to {len(self):,}, the jobs of the trace, found {jobs!r}"
+        if 0 < jobs < 1:
+            problem += f", which is less than one of {counted(len(self))}"
+        refuse("sample", (not (0 < number <= len(self) and number == int(number)), "jobs", problem))
         drawn = np.random.default_rng(seed_sequence(seed)).random(len(self))
         # The jobs with the smallest random numbers, so that samples of one seed are nested.
         kept = [self.submissions[index] for index in sorted(np.argsort(drawn, kind="stable")[: int(number)].tolist())]
@@ -117,8 +116,7 @@ class Trace(Sequence[Submission]):
         Raises:
             InputError: `load` is not finite and positive.
         """
-        if not 0 < load < math.inf:
-            raise InputError(Fault("scale", "load", f"must be a finite number above 0, found {load!r}"))
+        check("scale", load=(load, Positive))
         zero = self.submissions[0].job.arrival_seconds if self.submissions else 0.0
         moved = [each.moved(zero + (each.job.arrival_seconds - zero) / load) for each in self.submissions]
         return self.changed(moved, f"Jobs arrive {load:g} times as fast: times since the first arrival are divided by {load:g}.")
@@ -145,17 +143,23 @@ class Trace(Sequence[Submission]):
             InputError: The window is empty, an index is negative, or a time is not a number.
         """
         start, end = None if start == -math.inf else start, None if end == math.inf else end
-        for name, seconds in (("start", start), ("end", end)):
-            if seconds is not None and not math.isfinite(seconds):
-                raise InputError(Fault("window", name, f"must be a finite number of seconds, found {seconds!r}"))
-        if start is not None and end is not None and not start < end:
-            raise InputError(Fault("window", "end", f"must be after the start, {start:,.12g} s, found {end:,.12g} s"))
-        if first is not None and last is not None and not first < last:
-            raise InputError(Fault("window", "last", f"must be above the first, {first}, found {last}"))
-        for name, number in (("first", first), ("last", last)):
-            if number is not None and number < 0:
-                raise InputError(Fault("window", name, f"must be at least 0, found {number}"))
         since, until = -math.inf if start is None else start, math.inf if end is None else end
+        check(
+            "window",
+            start=(start, Finite | None),
+            end=(end, Finite | None),
+            first=(first, Natural | None),
+            last=(last, Natural | None),
+        )
+        refuse(
+            "window",
+            (not since < until, "end", f"must be after the start, {since:,.12g} s, found {until:,.12g} s"),
+            (
+                first is not None and last is not None and not first < last,
+                "last",
+                f"must be above the first, {first}, found {last}",
+            ),
+        )
         kept = [each for each in self.submissions[first:last] if since <= each.job.arrival_seconds < until]
         assumption = f"Jobs in the window: {len(kept):,} of {len(self):,}."
         if keep_clock or not kept:
@@ -175,10 +179,7 @@ class Trace(Sequence[Submission]):
         renamed, new = [], cache(lambda name: entry_of(name, names, name))
         for submission in self.submissions:
             job, accelerator = submission.job, new(submission.accelerator)
-            if job.allowed_accelerators is not None:
-                allowed = tuple(dict.fromkeys(new(name) for name in job.allowed_accelerators))
-                job = job.model_copy(update={"allowed_accelerators": allowed})
-            renamed.append(replace(submission, job=job, accelerator=accelerator))
+            renamed.append(replace(submission, job=job.on_renamed(new), accelerator=accelerator))
         return self.changed(renamed)
 
     def with_predicted_durations(
@@ -211,10 +212,10 @@ class Trace(Sequence[Submission]):
 
     def on_any_accelerator(self) -> Trace:
         """Return the trace without restrictions of jobs to accelerator types."""
-        limited = sum(submission.job.allowed_accelerators is not None for submission in self.submissions)
+        free = [replace(submission, job=submission.job.allowing(None)) for submission in self.submissions]
+        limited = sum(new.job is not old.job for new, old in zip(free, self.submissions, strict=True))
         if not limited:
             return self
-        free = (replace(s, job=s.job.model_copy(update={"allowed_accelerators": None})) for s in self.submissions)
         return self.changed(free, f"Jobs that requested certain GPU types may run on all types: {limited:,}.")
 
     def with_elastic_jobs(self, max_gpus: int) -> Trace:
@@ -235,7 +236,7 @@ class Trace(Sequence[Submission]):
         elastic = sum(submission.job.is_elastic for submission in self.submissions)
         if not elastic:
             return self
-        changed = (replace(s, job=with_gpus(s.job, s.job.gpu_range[0])) for s in self.submissions)
+        changed = (replace(s, job=s.job.with_gpus(s.job.gpu_range[0])) for s in self.submissions)
         return self.changed(changed, f"Elastic jobs are gangs of their smallest number of GPUs: {elastic:,}.")
 
     def on_whole_gpus(self) -> Trace:
@@ -247,7 +248,7 @@ class Trace(Sequence[Submission]):
         for submission in self.submissions:
             job = submission.job
             if job.num_gpus < 1:
-                requests = {name: getattr(job, name) * job.num_gpus for name in ("cpus_per_gpu", "memory_gb_per_gpu")}
+                requests = {name: value * job.num_gpus for name, value in job.host_requests.items()}
                 submission = replace(submission, job=job.model_copy(update={"num_gpus": 1, **requests}))
             changed.append(submission)
         return self.changed(changed, f"Jobs that requested a fraction of a GPU get a whole one: {parts:,}.")
@@ -260,9 +261,9 @@ def _is_among(ids: set[str], text: str) -> bool:
 
 def _parents_first(submissions: list[Submission]) -> list[Submission]:
     """Return submissions sorted by arrival, reordered so that no job waits for a later one that arrives at the same time."""
-    if not any(submission.job.depends_on for submission in submissions):
-        return submissions
     jobs = [submission.job for submission in submissions]
+    if not has_dependencies(jobs):
+        return submissions
     graph = WorkflowGraph(jobs)
     if all(parent < row for row, parents in enumerate(graph.parents) for parent in parents):
         return submissions
@@ -275,6 +276,5 @@ def _parents_first(submissions: list[Submission]) -> list[Submission]:
 
 def seed_sequence(seed: int) -> SeedSequence:
     """Return the seed sequence of a seed; raises `InputError` unless the seed is a whole number of at least 0."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
-        raise InputError(Fault("random numbers", "seed", f"must be a whole number of at least 0, found {seed!r}"))
+    check("random numbers", seed=(seed, Natural))
     return SeedSequence(int(seed))

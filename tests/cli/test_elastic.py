@@ -79,7 +79,7 @@ def test_elastic_jobs_have_rows_and_units_of_their_own(gavel: Gavel) -> None:
     assert [line.split()[:2] for line in table.splitlines()[2:]] == [["1", "1"], ["2", "1"], ["elastic", "1"]]
     rows = {row["job_id"]: row for row in csv.DictReader(Path("jobs-out.csv").read_text().splitlines())}
     assert [rows[job_id]["gpu_range"] for job_id in "abc"] == ["", "", "1-8"]
-    assert "queueing_elastic_mean_seconds" in gavel("simulate", "jobs.csv", "-c", "v100:8,k80:8", "--csv").out
+    assert "mean_queueing_elastic_seconds" in gavel("simulate", "jobs.csv", "-c", "v100:8,k80:8", "--csv").out
     shown = gavel("rounds", "jobs.csv", "-c", "v100:2,k80:2", "-n", "1").out
     table = shown[shown.index("Jobs furthest behind") :].splitlines()
     assert "due, GPU-s" in "".join(table[1:3])

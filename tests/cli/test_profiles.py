@@ -79,3 +79,24 @@ def test_show_and_export_take_files_and_several_profiles(gavel: Gavel, tmp_path:
     exported = gavel("export", f"{file}+mpt-2023").out.splitlines()
     assert len(exported) == 2 + len(gp.ThroughputProfile.builtin("mpt-2023").rows)
     assert "is not" in gavel("show", "nosuch").err or "no " in gavel("show", "nosuch").err
+
+
+def test_the_command_warns_of_figures_that_contradict_the_others(gavel: Gavel, tmp_path: Path) -> None:
+    profile = gp.ThroughputProfile.builtin("mpt-2023")
+    rows = [
+        m if n != 50 else m.model_copy(update={"steps_per_second": 10 * m.steps_per_second})
+        for n, m in enumerate(profile.measurements)
+    ]
+    gp.ThroughputProfile("wrong", rows).to_csv(tmp_path / "wrong.csv")
+    done = gavel("import", str(tmp_path / "wrong.csv"))
+    assert done.code == 0
+    assert f"warning: {rows[50].entry} has" in done.err
+    assert "more than 4 standard deviations away" in done.err
+    assert gp.ThroughputStore(tmp_path / "store.sqlite").load("wrong").measurements == tuple(rows)
+
+
+@pytest.mark.parametrize("speed", ["0", "3"])
+def test_one_row_contradicts_nothing(gavel: Gavel, tmp_path: Path, speed: str) -> None:
+    (tmp_path / "one.csv").write_text(f"job_type,num_gpus,accelerator,steps_per_second\na,1,h100,{speed}\n")
+    done = gavel("import", str(tmp_path / "one.csv"))
+    assert (done.code, done.err) == (0, "")

@@ -171,7 +171,7 @@ def test_forecasts_as_text_and_csv(gavel: Gavel) -> None:
 
 @pytest.mark.parametrize(("least", "told"), [(1e-6, False), (3600.0, True)])
 def test_rounding_noise_is_not_said_to_have_to_wait(least: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gp.DeliveryReport, "least_shortfall_gpu_seconds", least)
+    monkeypatch.setattr(gp.DeliveryReport, "least_undelivered_gpu_seconds", least)
     scheduler = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), gp.ThroughputProfile.builtin("gavel-osdi20"))
     scheduler.submit_all([gp.Job(job_id=name, job_type="A3C") for name in "ab"])
     rounds = [scheduler.next_round()]
@@ -274,7 +274,7 @@ def test_gpus_of_tenants_in_each_round(gavel: Gavel, tmp_path: Path) -> None:
     assert "Each tenant has received what it was promised." in text
     document = json.loads(gavel("rounds", *equal, "-n", "2", "--json").out)
     assert document["tenant_gpus"] == {"top": [2, 2], "x": [1, 1], "y": [1, 1], "z": [2, 2]}
-    delivered = {each["tenant"]: each["received_gpu_seconds"] for each in document["delivery"]["tenants"]}
+    delivered = {each["tenant"]: each["delivered_gpu_seconds"] for each in document["delivery"]["tenants"]}
     assert delivered == {name: 360 * sum(gpus) for name, gpus in document["tenant_gpus"].items()}
 
 

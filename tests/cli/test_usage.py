@@ -102,7 +102,7 @@ def test_one_letter_has_one_meaning_in_all_commands() -> None:
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        *((f"--{name}-out", "it must end in .csv or .parquet") for name in ("jobs", "timeline", "tenants")),
+        *((f"--{name}-out", "it must end in .csv, .parquet") for name in ("jobs", "timeline", "tenants")),
         ("--run-out", "must end in .json"),
     ],
 )

@@ -190,6 +190,7 @@ def test_tables_say_what_the_code_declares() -> None:
     assert "| `shares[].parent` | text or null | " in fields("TenantShare", "shares[].")
     assert "| `objective.gap` | number or null | \\|bound - value\\| " in fields("Allocation", "without", "jobs", "counts", "pairs")
     assert "(`new`: it has just arrived; `turn`: " in fields("DeliveryReport", "delivery.")
+    assert "| `makespan_seconds` | s | makespan; from the first arrival to the end of the last job |" in fields("METRICS")
     with pytest.raises(LookupError, match="the docstring of Block does not explain line"):
         list(TABLES["_keys"](Block, ""))
     assert "| `preemptive` | true | true or false | " in options(["fifo"])

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +259,8 @@ class TestScheduler:
             "deepcopy": lambda: copy.deepcopy(made),
             "mechanism, set": lambda: setattr(made, "mechanism", "priority"),
         }
-        unlocked = ("load", "from_dict", *(option.name for option in fields(SchedulerOptions)))
+        # Options are one frozen record, read without the lock so that nobody waits for a solve.
+        unlocked = ("load", "from_dict", "options", *SchedulerOptions.model_fields)
         for name in [name for name in dir(gp.RoundScheduler) if not name.startswith("_") and name not in unlocked]:
             ask[name] = given.get(name) or (lambda name=name: _read(made, name))
         # Rounds do not change the policy and the profile.

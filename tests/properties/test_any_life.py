@@ -343,7 +343,7 @@ class Life(RuleBasedStateMachine):
         for job_id, account in report.jobs.items():
             assert account.num_gpus * account.delivered_seconds == pytest.approx(self.gpu_seconds[job_id])
         assert report.delivered_gpu_seconds == pytest.approx(sum(self.gpu_seconds.values()))
-        assert report.shortfall_gpu_seconds <= report.promised_gpu_seconds + 1e-6
+        assert report.undelivered_gpu_seconds <= report.promised_gpu_seconds + 1e-6
         accounts_add_up(report)
 
     @property

@@ -16,10 +16,10 @@ from scipy import stats
 import gavel_py as gp
 from gavel_py.report.charts import DARK, DASHES, LIGHT, MARKERS, NUM_STYLES, palette_of
 from gavel_py.report.figures import limits_of
-from gavel_py.report.measures import Estimate, estimate, interval_limits, interval_means, quantiles, short
+from gavel_py.report.measures import SampleMean, estimate, interval_limits, interval_means, quantiles, short
 from gavel_py.report.run_charts import distribution_charts, heat_chart, load_charts, pareto_optimal, time_charts, tradeoff_charts
 from gavel_py.report.settings import settings_of
-from gavel_py.report.timeline import stay_grid, stay_lanes
+from gavel_py.report.timeline import stay_grid, stays_gantt
 from tests.report.some_runs import some_run
 from tests.report.test_rounds_plot import EYES
 
@@ -101,20 +101,16 @@ def stays(draw: st.DrawFn) -> list[gp.Stay]:
 
 @given(stays())
 def test_every_stay_has_its_gpus_on_its_node_and_shares_none(given_stays: list[gp.Stay]) -> None:
-    lanes = stay_lanes(given_stays, ["type-1"])
-    held: dict[str, int] = {}
-    for block in lanes.blocks:
-        node = next(node for node in lanes.nodes if node.first <= block.first < block.end <= node.end)
-        assert node.name == block.stay.node
-        held[block.stay.job_id] = held.get(block.stay.job_id, 0) + block.end - block.first
+    gantt, nodes = stays_gantt(given_stays, ["type-1"]), {stay.job_id: stay.node for stay in given_stays}
+    lanes, held = gantt.lanes, dict[str, int]()
+    for bar in gantt.bars:
+        node = next(node for node in lanes.nodes if node.first <= bar.first_lane < bar.end_lane <= node.end)
+        assert node.name == nodes[bar.job_id]
+        held[bar.job_id] = held.get(bar.job_id, 0) + bar.end_lane - bar.first_lane
     assert held == {stay.job_id: stay.gpus for stay in given_stays}
-    for a, b in itertools.combinations(lanes.blocks, 2):
-        assert (
-            a.end <= b.first
-            or b.end <= a.first
-            or a.stay.end_seconds <= b.stay.start_seconds
-            or b.stay.end_seconds <= a.stay.start_seconds
-        )
+    for a, b in itertools.combinations(gantt.bars, 2):
+        apart = a.end_lane <= b.first_lane or b.end_lane <= a.first_lane
+        assert apart or a.end_seconds <= b.start_seconds or b.end_seconds <= a.start_seconds
     for node in lanes.nodes:
         here = [stay for stay in given_stays if stay.node == node.name]
         busiest = max(sum(s.gpus for s in here if s.start_seconds <= t < s.end_seconds) for t in range(30))
@@ -125,11 +121,11 @@ def test_every_stay_has_its_gpus_on_its_node_and_shares_none(given_stays: list[g
 
 @given(stays(), st.integers(1, 60))
 def test_the_grid_shows_the_jobs_at_the_middle_of_each_interval(given_stays: list[gp.Stay], columns: int) -> None:
-    lanes = stay_lanes(given_stays)
-    grid = stay_grid(lanes, columns)
-    length = (lanes.end_seconds - lanes.start_seconds) / columns
+    gantt = stays_gantt(given_stays)
+    grid = stay_grid(gantt, columns)
+    length = (gantt.end_seconds - gantt.start_seconds) / columns
     for column in range(columns):
-        middle = lanes.start_seconds + (column + 0.5) * length
+        middle = gantt.start_seconds + (column + 0.5) * length
         if any(abs(middle - moment) < 1e-6 for s in given_stays for moment in (s.start_seconds, s.end_seconds)):
             continue
         there = sorted(s.job_id for s in given_stays if s.start_seconds <= middle < s.end_seconds for _ in range(s.gpus))
@@ -183,7 +179,7 @@ def test_short_numbers_are_near_and_short(value: float) -> None:
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e6), st.floats(0, 1e7)), min_size=1, max_size=8))
 def test_axes_show_every_mean_and_no_more_than_twice_of_them(given_pairs: list[tuple[float, float]]) -> None:
-    low, high = limits_of([Estimate(mean, half_width, 3) for mean, half_width in given_pairs])
+    low, high = limits_of([SampleMean(mean, half_width, 3) for mean, half_width in given_pairs])
     means = [mean for mean, _ in given_pairs]
     assert low < high
     assert all(low <= mean <= high for mean in means)
@@ -193,7 +189,7 @@ def test_axes_show_every_mean_and_no_more_than_twice_of_them(given_pairs: list[t
 
 @pytest.mark.parametrize("mean", [5e-324, -5e-324, 1e-308, 0.0, -0.0, 1.0, -7e15])
 def test_axes_of_one_mean_have_a_width(mean: float) -> None:
-    low, high = limits_of([Estimate(mean, 0.0, 3)])
+    low, high = limits_of([SampleMean(mean, 0.0, 3)])
     assert low < high
     assert low <= mean <= high
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.writing import write_atomic
-from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, bars_of, colours_of, duration, grid_of, lanes_of, spread
-from gavel_py.report.timeline_drawing import round_ticks, time_ticks
+from gavel_py.report.rounds_plot import duration
+from gavel_py.report.timeline import COLOURS, IDLE, Bar, RoundGrid, colours_of, grid_of, lanes_of, rounds_gantt, spread
 from tests.end_to_end.test_cli import Gavel, gavel, small  # noqa: F401
 from tests.support.examples import examples
 
@@ -50,6 +51,12 @@ def rounds_of(plan: Iterable[Mapping[str, Gpus]], *, first: int = 0, seconds: fl
     return rounds
 
 
+def bars_of(rounds: Sequence[gp.Round], cluster: gp.Cluster) -> list[Bar]:
+    """Return the bars, with their times in rounds."""
+    bars = rounds_gantt(rounds, lanes_of(cluster), 360.0).bars
+    return [replace(bar, start_seconds=bar.start_seconds / 360, end_seconds=bar.end_seconds / 360) for bar in bars]
+
+
 PLAN: list[dict[str, Gpus]] = [
     {"a": [("v100-0", 0), ("v100-0", 1)], "b": [("v100-1", 0)]},
     {"a": [("v100-0", 0), ("v100-0", 1)], "b": [("v100-1", 0)], "c": [("k80-0", 0)]},
@@ -62,7 +69,7 @@ def test_bars_of_a_small_plan() -> None:
     grid = grid_of(rounds, lanes)
     assert grid.job_ids == ["a", "b", "c"]
     # a moves by one GPU, restarts on the one that it keeps, and preempts b. Its two GPUs are one bar on one node, two on two nodes.
-    assert bars_of(rounds, lanes) == [
+    assert bars_of(rounds, CLUSTER) == [
         Bar("a", 0, 2, 0, 2, started=True, preempted=False),
         Bar("a", 1, 2, 2, 3, started=True, preempted=False),
         Bar("b", 2, 3, 0, 2, started=True, preempted=True),
@@ -80,7 +87,7 @@ def test_a_job_that_changes_its_number_of_gpus_has_bars_of_both_heights(tmp_path
     rounds = [scheduler.next_round()]
     scheduler.complete("b")
     rounds.append(scheduler.next_round())
-    heights = {(bar.job_id, bar.first, bar.end): bar.end_lane - bar.first_lane for bar in bars_of(rounds, lanes_of(cluster))}
+    heights = {(bar.job_id, bar.start_seconds, bar.end_seconds): bar.end_lane - bar.first_lane for bar in bars_of(rounds, cluster)}
     assert heights == {("a", 0, 1): 4, ("b", 0, 1): 4, ("a", 1, 2): 8}
     gp.plot_rounds(rounds, cluster, tmp_path / "rounds.svg", round_seconds=360)
     texts = [element.text for element in ET.fromstring((tmp_path / "rounds.svg").read_text()).iter()]  # noqa: S314
@@ -89,12 +96,11 @@ def test_a_job_that_changes_its_number_of_gpus_has_bars_of_both_heights(tmp_path
 
 def test_a_stay_that_began_before_the_first_round_has_no_start() -> None:
     rounds = rounds_of(PLAN)[1:]
-    bars = bars_of(rounds, lanes_of(CLUSTER))
-    assert {(bar.job_id, bar.first): bar.started for bar in bars} == {
-        ("a", 0): False,
-        ("b", 0): False,
-        ("c", 0): True,
-        ("a", 1): True,
+    assert {(bar.job_id, bar.start_seconds): bar.started for bar in bars_of(rounds, CLUSTER)} == {
+        ("a", 1): False,
+        ("b", 1): False,
+        ("c", 1): True,
+        ("a", 2): True,
     }
 
 
@@ -116,23 +122,23 @@ def plans(draw: st.DrawFn) -> list[dict[str, Gpus]]:
 @given(plans())
 def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
     lanes, rounds = lanes_of(UNEVEN), rounds_of(plan)
-    grid, bars = grid_of(rounds, lanes), bars_of(rounds, lanes)
+    grid, bars = grid_of(rounds, lanes), bars_of(rounds, UNEVEN)
     expected = sorted((gpu, n, job) for n, held in enumerate(plan) for job, gpus in held.items() for gpu in gpus)
     cells = [
         (lanes.gpus[lane], n, bar.job_id)
         for bar in bars
         for lane in range(bar.first_lane, bar.end_lane)
-        for n in range(bar.first, bar.end)
+        for n in range(int(bar.start_seconds), int(bar.end_seconds))
     ]
     assert sorted(cells) == expected  # each once
     assert sorted((lanes.gpus[lane], n, grid.job_ids[grid.jobs[lane, n]]) for lane, n in np.argwhere(grid.jobs != IDLE)) == expected
     for bar in bars:
-        job = bar.job_id
-        assert all(job in rounds[n].kept for n in range(bar.first + 1, bar.end))
-        assert bar.started == (job in rounds[bar.first].started)
-        goes_on = bar.end < len(rounds) and job in rounds[bar.end].kept
+        job, first, end = bar.job_id, int(bar.start_seconds), int(bar.end_seconds)
+        assert all(job in rounds[n].kept for n in range(first + 1, end))
+        assert bar.started == (job in rounds[first].started)
+        goes_on = end < len(rounds) and job in rounds[end].kept
         assert not goes_on  # a bar ends with its stay
-        assert bar.preempted == (bar.end < len(rounds) and job in rounds[bar.end].preempted)
+        assert bar.preempted == (end < len(rounds) and job in rounds[end].preempted)
 
 
 @settings(max_examples=examples(50))
@@ -140,7 +146,7 @@ def test_bars_are_the_assignments(plan: list[dict[str, Gpus]]) -> None:
 def test_neighbours_have_other_colours(order: list[int]) -> None:
     jobs = np.where(np.array(order) < 25, order, IDLE).reshape(5, 6)  # each job has four neighbours at most
     grid = RoundGrid([f"j{n}" for n in range(25)], jobs)
-    colours = colours_of(grid)
+    colours = list(colours_of(grid).values())
     assert len(colours) == 25
     for one, other in [(grid.jobs[1:], grid.jobs[:-1]), (grid.jobs[:, 1:], grid.jobs[:, :-1])]:
         pairs = {(a, b) for a, b in zip(one.ravel().tolist(), other.ravel().tolist(), strict=True) if a != b and min(a, b) >= 0}
@@ -151,7 +157,7 @@ def test_jobs_far_apart_take_colours_in_turn() -> None:
     far = gp.Cluster.from_counts({"v100": 2 * len(COLOURS) + 3})
     gpus = lanes_of(far).gpus
     grid = grid_of(rounds_of([{f"j{n}": [gpus[2 * n]] for n in range(len(COLOURS) + 1)}]), lanes_of(far))
-    assert colours_of(grid) == [*COLOURS, COLOURS[0]]
+    assert list(colours_of(grid).values()) == [*COLOURS, COLOURS[0]]
 
 
 @pytest.mark.parametrize("eyes", EYES)
@@ -171,24 +177,23 @@ def _lab(linear: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_ticks_are_at_even_rounds_and_times() -> None:
-    rounds = rounds_of([{}] * 50, first=7)
-    assert round_ticks(rounds, 50)[:2] == [(0.5, "7"), (1.5, "8")]
-    assert [label for _, label in round_ticks(rounds, 11)] == [str(n) for n in range(10, 57, 5)]
-    unit, marks = time_ticks(rounds, 360.0, 12)
-    assert unit == "hours"
-    assert [label for _, label in marks] == ["1", "1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5", "5.5"]
-    assert [place for place, _ in marks] == pytest.approx([hours * 10 - 7 for hours in np.arange(1, 5.6, 0.5)])
-    assert time_ticks(rounds[:5], 360.0, 10)[0] == "minutes"
-    assert time_ticks(rounds_of([{}] * 2, seconds=0.1), 0.1, 4)[1][-1] == (2.0, "0.2")
-    assert time_ticks(rounds_of([{}] * 3, seconds=1e6), 1e6, 12)[0] == "days"
+def test_rounds_and_times_are_on_the_axes(tmp_path: Path) -> None:
+    def texts(rounds: list[gp.Round], seconds: float) -> list[str | None]:
+        gp.plot_rounds(rounds, CLUSTER, tmp_path / "r.svg", round_seconds=seconds)
+        return [element.text for element in ET.fromstring((tmp_path / "r.svg").read_text()).iter()]  # noqa: S314
+
+    found = texts(rounds_of([{}] * 50, first=7), 360.0)
+    assert {"round", "10", "50", "time, h", "1", "5"} <= set(found)
+    assert "time, min" in texts(rounds_of([{}] * 5), 360.0)
+    assert {"time, s", "0.2"} <= set(texts(rounds_of([{}] * 2, seconds=0.1), 0.1))
+    assert {"time, days", "30"} <= set(texts(rounds_of([{}] * 3, seconds=1e6), 1e6))
 
 
-def test_times_follow_rounds_that_start_late() -> None:
-    on_time, late = rounds_of([{}], seconds=60), rounds_of([{}, {}], seconds=180)[1:]
-    unit, marks = time_ticks([*on_time, *late], 60.0, 10)
-    assert unit == "minutes"
-    assert {label: place for place, label in marks}["3"] == 1.0  # the second round starts after 3 minutes, not after 1
+def test_bars_last_as_long_as_rounds_that_start_late() -> None:
+    job: dict[str, Gpus] = {"a": [("v100-0", 0)]}
+    on_time, late = rounds_of([job], seconds=60), rounds_of([job, job], seconds=180)[1:]
+    (bar,) = rounds_gantt([*on_time, *late], lanes_of(CLUSTER), 60.0).bars
+    assert (bar.start_seconds, bar.end_seconds) == (0, 240)  # the second round starts after 3 minutes, not after 1
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.25, "0.25 s"), (60, "1 min"), (360.0, "6 min"), (5400, "1.5 h")])
@@ -228,6 +233,12 @@ def test_names_of_any_kind_are_drawn(tmp_path: Path) -> None:
     texts = {element.text for element in ET.fromstring(draw(tmp_path / "r.svg", plan)).iter()}  # noqa: S314
     assert "a$b$<&>\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}世" in texts
     draw(tmp_path / "r.png", plan)
+
+
+def test_a_policy_of_any_name_is_in_the_title(tmp_path: Path) -> None:
+    scheduler = gp.RoundScheduler(gp.Cluster.from_inline("v100:1"), gp.ThroughputProfile.builtin("gavel-osdi20"), "fifo")
+    gp.plot_rounds([scheduler.next_round()], scheduler.cluster, tmp_path / "r.svg", round_seconds=360.0, policy="a\x01b")
+    assert "a\N{REPLACEMENT CHARACTER}b: 1 round" in " ".join(ET.parse(tmp_path / "r.svg").getroot().itertext())  # noqa: S314
 
 
 @pytest.mark.deep

@@ -120,7 +120,7 @@ class Mixed:
             delivered = {i: job.num_gpus * job.delivered_seconds for i, job in report.jobs.items() if job.delivered_seconds}
             assert delivered in after
             assert report.delivered_gpu_seconds == pytest.approx(sum(delivered.values()))
-            assert report.shortfall_gpu_seconds <= report.promised_gpu_seconds + 1e-6
+            assert report.undelivered_gpu_seconds <= report.promised_gpu_seconds + 1e-6
         assert {i: job.num_gpus * job.delivered_seconds for i, job in told[-1].jobs.items()} == after[-1]
 
     def check_file(self, path: Path, begun: list[gp.Round]) -> None:

@@ -15,7 +15,7 @@ import gavel_py as gp
 
 __all__ = ["CLOCKS", "Dying", "Failing", "Leaving", "simulations", "solves", "timeless"]
 
-CLOCKS = {"seconds", "wall_seconds", "cpu_seconds", "solver_seconds"}
+CLOCKS = {"wall_seconds", "cpu_seconds", "solver_seconds"}
 
 
 def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -118,7 +118,7 @@ def test_failed_cells_are_listed_and_set_the_exit_code(gavel: Gavel) -> None:
         ([], "give a SPEC file, or at least --policy, --trace or --jobs, and --cluster"),
         (["absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
         ([*SOLVE, "--seed", "4-1"], "'4-1' is neither a seed nor a range of seeds, as in 0-4"),
-        ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot determine the format from the name; it must end in .csv or .parquet"),
+        ([*SOLVE, "--export", "rows.txt"], "rows.txt: cannot determine the format from the name; it must end in .csv, .parquet"),
         ([*SOLVE, "--export", "no/rows.csv"], "no/rows.csv: cannot be written: there is no folder 'no'"),
         ([*SOLVE, "--load", "3"], "loads: concerns time"),
         ([*SOLVE, "--scheduler", "tcp://x:1"], "--scheduler is the address of a Dask scheduler; add --engine dask"),

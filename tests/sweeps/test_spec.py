@@ -49,6 +49,11 @@ def told(tmp_path: Path, text: str) -> str:
             ("[fifo]", "['fifo,backfill']"),
             "sweep.yaml, line 2, field policies: 'fifo,backfill' is not of the form NAME,OPTION=VALUE",
         ),
+        (("[fifo]", "['fifo,backfill,backfill=true']"), "'fifo,backfill,backfill=true' is not of the form NAME,OPTION=VALUE"),
+        (
+            ("generate: {jobs: 3}", "generate: {jobs: 3, burstiness: -1}"),
+            "generate, field burstiness: must be at least 0, found -1",
+        ),
         (("[fifo]", "[3]"), "field policies: must be a name such as fifo or fifo,backfill=true, or a mapping with policy, found 3"),
         (("[fifo]", "[{policy: fifo, option: {}}]"), "field option: is not known; did you mean 'options'?"),
         (("[fifo]", "[fifo, {policy: isolated, name: fifo}]"), "line 2, field policies: 'fifo' is the name of several of them"),
@@ -95,6 +100,10 @@ def told(tmp_path: Path, text: str) -> str:
         (
             ("policies: [fifo]", "settings: {mechanism: direct}\npolicies: [fifo, isolated]"),
             "field settings.mechanism: direct chooses jobs without a policy, so all policies give the same results",
+        ),
+        (
+            ('["v100:4"]', '["v100:4"]\nsettings: {mechanism: 3}'),
+            "field settings.mechanism: must be the name of a mechanism, found 3",
         ),
         (('["v100:4"]', '["v100:4"]\nsettings: {interference: 1}'), "field settings.interference: must be less than 1, found 1"),
         (

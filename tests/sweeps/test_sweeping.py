@@ -16,7 +16,7 @@ import pytest
 import gavel_py as gp
 from gavel_py.sweeps import dispatcher
 from gavel_py.sweeps.dispatcher import PAUSE_SECONDS, ExecutorError
-from gavel_py.sweeps.planning import Estimate
+from gavel_py.sweeps.planning import DurationEstimate
 from tests.support.profiles import OSDI
 from tests.sweeps.support import Dying, Failing, Leaving, simulations, solves, timeless
 
@@ -202,7 +202,7 @@ def test_failed_cells_remain_only_if_they_are_retried(tmp_path: Path) -> None:
     plan = gp.plan_sweep(solves(Failing(), seeds=2) | {"results": str(tmp_path / "s.sqlite")})
     assert plan.estimate(8).workers == 2  # no more processes than cells
     plan.play(workers=1)
-    assert plan.estimate(8) == Estimate(0.0, 1, "nothing is left")
+    assert plan.estimate(8) == DurationEstimate(0.0, 1, "nothing is left")
     assert plan.estimate(8, retry_failed=True).cell_seconds > 0
 
 

@@ -419,7 +419,7 @@ def test_the_same_seed_gives_the_same_report() -> None:
 def test_checks_are_skipped_by_name() -> None:
     report = check_policy("max_total_throughput", problems=0, skip="units")
     assert "units" not in {check.name for check in report.checks}
-    with pytest.raises(gp.UnknownNameError, match=r"there is no check 'unit'; did you mean 'units'"):
+    with pytest.raises(gp.UnknownNameError, match=r"field skip: 'unit' is not a check; did you mean 'units'"):
         check_policy("fifo", skip=("unit",))
 
 

@@ -116,7 +116,7 @@ def test_quantiles_between_runs_and_beyond_them() -> None:
     assert [prediction.quantile(level) for level in (0, 0.25, 0.375, 0.5, 0.75, 1)] == pytest.approx(
         [10, 10, 10**1.5, 100, 1000, 1000]
     )
-    assert refusal(prediction.quantile, 1.5) == "duration prediction, field level: must be between 0 and 1, found 1.5"
+    assert refusal(prediction.quantile, 1.5) == "duration prediction, field level: must be a finite number from 0 to 1, found 1.5"
 
 
 def test_a_job_that_repeats_exactly_is_predicted_exactly() -> None:
@@ -172,7 +172,7 @@ def test_columns_that_are_unknown_or_follow_from_the_run_are_refused(column: str
 def test_wrong_arguments_are_refused() -> None:
     assert refusal(gp.DurationPredictor, ["user", "user"]) == "duration predictor, field group: names a column twice: user, user"
     assert refusal(gp.DurationPredictor, last=2) == "duration predictor, field enough: must be from 1 to last, 2, found 3"
-    assert "must be a finite number of seconds of at least 0, found nan" in refusal(gp.DurationPredictor().observe, {}, math.nan)
+    assert "must be a finite number of at least 0, found nan" in refusal(gp.DurationPredictor().observe, {}, math.nan)
 
 
 def test_traces_with_nothing_to_predict() -> None:

@@ -121,18 +121,22 @@ def test_means_of_durations() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"num_jobs": 0}, "generate, field num_jobs: must be at least 1, found 0"),
-        ({"jobs_per_hour": 0.0}, "arrivals, field jobs_per_hour: must be a finite number above 0, found 0.0"),
+        ({"num_jobs": 0}, "generate, field num_jobs: must be a whole number of at least 1, found 0"),
         ({"burstiness": 0.5}, "arrivals, field burstiness: must be at least 1 (1 = Poisson, more = burstier), found 0.5"),
-        ({"seed": -1}, "random numbers, field seed: must be a whole number of at least 0, found -1"),
-        ({"heavy_share": 2}, "generate, field heavy_share: must be between 0 and 1, found 2"),
+        ({"jobs_per_hour": 0.0}, "arrivals, field jobs_per_hour: must be a finite number greater than 0, found 0.0"),
+        ({"seed": -1}, "generate, field seed: must be at least 0, found -1"),
+        ({"seed": 3.0}, "generate, field seed: must be a whole number, found 3.0"),
+        ({"heavy_share": 2}, "generate, field heavy_share: must be at most 1, found 2"),
         ({"gang_mix": {}}, "generate, field gang_mix: must name at least one gang size"),
-        ({"gang_mix": {1: 0.0}}, "generate, field gang_mix: the weight of gangs of 1 must be above 0, found 0.0"),
+        ({"gang_mix": {1: 0.0}}, "generate, field gang_mix[1]: must be a finite number greater than 0, found 0.0"),
         (
             {"gang_mix": {16: 1.0}},
             "generate, field gang_mix: profile 'gavel-osdi20' has no job type for gangs of 16 GPUs that runs on v100",
         ),
-        ({"reference": "h100"}, "generate, field reference: 'h100' is not in profile 'gavel-osdi20'; known: k80, p100, v100"),
+        (
+            {"reference": "h100"},
+            "generate, field reference: 'h100' is not in this profile; known: k80, p100, v100",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(options: dict[str, object], said: str) -> None:
@@ -142,4 +146,4 @@ def test_invalid_arguments_are_refused(options: dict[str, object], said: str) ->
 def test_invalid_distributions_of_durations_are_refused() -> None:
     assert "must name at least one piece" in refusal(LogUniform, ())
     assert "0 < shortest <= longest" in refusal(LogUniform, ((1, 5, 4),))
-    assert "must be at least one number, all finite and above 0" in refusal(Empirical, [0.0])
+    assert "must be at least one number, all finite and greater than 0" in refusal(Empirical, [0.0])

@@ -73,4 +73,4 @@ def test_a_trace_without_jobs() -> None:
 
 
 def test_the_number_of_periods_must_be_positive() -> None:
-    assert refusal(describe_trace, Trace([]), 0) == "describe, field periods: must be at least 1, found 0"
+    assert refusal(describe_trace, Trace([]), 0) == "describe, field periods: must be a whole number of at least 1, found 0"

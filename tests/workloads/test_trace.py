@@ -61,7 +61,7 @@ class TestScale:
 
     @pytest.mark.parametrize("load", [0, -2, float("nan"), float("inf")])
     def test_a_load_must_be_positive(self, load: float) -> None:
-        assert refusal(trace_of([1]).scale, load).startswith("scale, field load: must be a finite number above 0")
+        assert refusal(trace_of([1]).scale, load).startswith("scale, field load: must be a finite number greater than 0")
 
 
 class TestWindow:

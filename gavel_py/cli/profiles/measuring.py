@@ -30,6 +30,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import counted, csv_text, emit, gang_text, json_text, number
 from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.cli.usage import refuse
 
 JOBS_COLUMN = "jobs"
 """Column with the number of jobs that need a figure; readers of profiles ignore it, and rows that were not filled in."""
@@ -57,16 +58,11 @@ def _placeable(jobs: Iterable[gp.Job], cluster: gp.Cluster, profile: gp.Throughp
     names = {name: profile.accelerator_named(name) for name in cluster.accelerator_names}
     found = []
     for job in jobs:
-        allowed = (
-            None if job.allowed_accelerators is None else {profile.accelerator_named(each) for each in job.allowed_accelerators}
-        )
-        needs = {"cpus_per_gpu": job.cpus_per_gpu, "memory_gb_per_gpu": job.memory_gb_per_gpu}
-        room = {name: cluster.largest_gang(name, job.locality, **needs) for name in names}
-        fixed = {"gpu_counts": None, "min_gpus": None, "max_gpus": None}
+        job = job.on_renamed(profile.accelerator_named)
+        room = {name: cluster.largest_gang(name, job.locality, **job.host_requests) for name in names}
         for size in profile.sizes_of(job):
             able = (names[name] for name in names if size <= room[name])
-            usable = tuple(name for name in able if allowed is None or name in allowed)
-            found.append(job.model_copy(update={**fixed, "num_gpus": size, "allowed_accelerators": usable}))
+            found.append(job.with_gpus(size).allowing(filter(job.allows, able)))
     return found, list(dict.fromkeys(names.values()))
 
 
@@ -123,7 +119,7 @@ def _missing_csv(profile: gp.ThroughputProfile, needed: dict[Any, int], *, with_
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckOptions:
     """The options of `check`, as typed."""
 
     name: str | None = argument("[NAME|FILE]", type=INPUT_OR_TEXT, required=False)
@@ -145,9 +141,9 @@ class Check:
 
 
 @click.command("check")
-@takes_options(Check)
+@takes_options(CheckOptions)
 @click.pass_obj
-def check(store: gp.ThroughputStore, request: Check) -> None:
+def check(store: gp.ThroughputStore, request: CheckOptions) -> None:
     """Show how accurate estimates of a profile's own figures are.
 
     Hides a part of the figures, estimates them from the others, and compares; then names figures that contradict the others.
@@ -220,8 +216,8 @@ def plan(store: gp.ThroughputStore, request: Plan) -> None:
     gavel profiles plan mine.csv --budget 20
     gavel profiles plan mine.csv --jobs jobs.csv -c cluster.yaml --budget 6 --per-gpu
     """
-    if (request.jobs_file is None) != (request.cluster is None):
-        raise click.UsageError("--jobs and --cluster must be given together: what runs, and where")
+    is_half = (request.jobs_file is None) != (request.cluster is None)
+    refuse((is_half, "--jobs and --cluster must be given together: what runs, and where"))
     with warnings_shown():
         profile = _profile_in(store, request.name)
         jobs: list[gp.Job] | None = None
@@ -231,7 +227,8 @@ def plan(store: gp.ThroughputStore, request: Plan) -> None:
             jobs, names = _placeable(given, cluster_from(request.cluster, request.renames), profile)
         found = gp.plan_measurements(profile, request.budget, jobs, names, per_gpu=request.per_gpu)
     if request.as_json:
-        emit(json_text({"profile": profile.name, "measurements": [_planned(each) for each in found]}), None)
+        planned = [each.entry._asdict() | {"jobs": each.jobs, "error": each.error, "remaining": each.remaining} for each in found]
+        emit(json_text({"profile": profile.name, "measurements": planned}), None)
     elif not found:
         emit("Nothing is missing: all was measured.", None)
     else:
@@ -242,7 +239,3 @@ def plan(store: gp.ThroughputStore, request: Plan) -> None:
         columns = [Column("job type", "name"), Column("gang"), Column("on", "name"), Column("jobs"), Column("error before")]
         title = f"{profile.name}: what to measure next, the most useful first"
         emit(table_text(title, [*columns, Column("uncertainty left")], rows), None)
-
-
-def _planned(each: gp.PlannedMeasurement) -> dict[str, Any]:
-    return each.entry._asdict() | {"jobs": each.jobs, "error": each.error, "remaining": each.remaining}

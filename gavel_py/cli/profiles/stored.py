@@ -17,6 +17,7 @@ from gavel_py.cli.files import NAME, with_names
 from gavel_py.cli.inputs import FILE, INPUT, INPUT_OR_TEXT, JSON, warnings_shown
 from gavel_py.cli.output import counted, emit, gang_text, json_text, number
 from gavel_py.cli.tables import Column, listed, table_text, wrapped
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import Fault
 
 SACCT = "sacct"
@@ -172,20 +173,18 @@ def _job_type_text(profile: gp.ThroughputProfile, job_type: str) -> str:
     "format_name",
     metavar="FORMAT",
     shell_complete=lambda _ctx, _param, start: [name for name in (*gp.profile_formats(), SACCT) if name.startswith(start)],
-    help="Format of the file [recognised by its content].",
+    help="Format of the file [that of its suffix or header].",
 )
 @click.pass_obj
 def import_profile(store: gp.ThroughputStore, file: Path, name: str | None, replace: bool, format_name: str | None) -> None:
     """Store a profile from a file, so that --profile can name it.
 
     FILE is a profile as CSV, Gavel's throughputs as JSON, the output of sacct --parsable2 (the same job name on different types
-    gives relative speeds), or published throughputs. Formats: csv, gavel, sacct, mlperf-training, mlperf-inference,
-    mlperf-inference-summary, megatron-bridge, llm-foundry, elasticflow, trtllm, trtllm-precision, pollux (a folder).
+    gives relative speeds), or the folder of tables of Pollux. Formats: csv, gavel, sacct, pollux.
 
     A figure that contradicts the others by more than 4 standard deviations is stored, with a warning.
     """
-    if name is None and with_names(str(file)) == NAME:
-        raise click.UsageError("a profile from standard input has no name; add --name NAME")
+    refuse((name is None and with_names(str(file)) == NAME, "a profile from standard input has no name; add --name NAME"))
     with warnings_shown():
         if format_name == SACCT or (format_name is None and _is_accounting(file)):
             profile = gp.relative_speeds(gp.read_trace(file, format=SACCT), file.stem if name is None else name)

@@ -32,6 +32,7 @@ from gavel_py.cli.inputs import (
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number
 from gavel_py.cli.serve.simulate import serving_profile, share_text
 from gavel_py.cli.tables import table_text, wrapped
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import together
 
 SHORT = 0.02
@@ -41,7 +42,7 @@ MEANING = {"max_min": "Least served fraction", "weighted_rate": "Weighted reques
 
 
 @dataclass(frozen=True)
-class Request(Output):
+class ServePlanOptions(Output):
     """The options, as typed."""
 
     services_file: Path = argument("SERVICES", type=INPUT)
@@ -110,8 +111,8 @@ class Request(Output):
 
 
 @click.command("plan", cls=Command)
-@takes_options(Request)
-def command(request: Request) -> None:
+@takes_options(ServePlanOptions)
+def command(request: ServePlanOptions) -> None:
     """Plan replicas of models on a fixed set of GPUs.
 
     The plan has the replicas of each model on each type of GPU, and the requests that each of them serves. Replicas are whole,
@@ -136,8 +137,8 @@ def command(request: Request) -> None:
             schedule = _schedule(request, services, cluster, profile, traces)
             _emit_schedule(request, schedule, gp.replayed_schedule(schedule, traces, seed=request.seed) if request.seeds else None)
         else:
-            if request.times != 1 and any(each.trace for each in services):
-                raise click.UsageError("--times multiplies rates; with a trace, give --intervals 1 too, or a rate instead")
+            traced = request.times != 1 and any(each.trace for each in services)
+            refuse((traced, "--times multiplies rates; with a trace, give --intervals 1 too, or a rate instead"))
             scaled = [each.model_copy(update={"rate": each.rate * request.times}) if each.rate else each for each in services]
             plan = _plan(request, scaled, cluster, profile)
             _emit_plan(request, plan, gp.replayed_plan(plan, seed=request.seed, traces=request.seeds) if request.seeds else None)
@@ -149,31 +150,36 @@ def _with_rates(services: tuple[gp.Service, ...], profile: gp.ServingProfile) ->
     return gp.simulated_rates(services, profile) if has_times_only else profile
 
 
-def _check(request: Request) -> None:
+def _check(request: ServePlanOptions) -> None:
     estimates.check_options(request.estimate, request.confidence)
-    if request.training is None and (request.estimate is not None or request.extrapolate):
-        raise click.UsageError("--estimate and --extrapolate are about the speeds of training jobs; give --training JOBS with them")
-    if request.intervals is None and request.plot is not None:
-        raise click.UsageError("--plot draws GPUs over time; give --intervals N with it")
-    if request.intervals is not None and (request.training or request.floor or request.budget is not None):
-        raise click.UsageError("--training, --floor and --budget are for a single plan; leave them out with --intervals")
-    if request.intervals is not None and request.objective == "min_cost":
-        raise click.UsageError("--intervals plans for the most weighted requests on these GPUs; leave out --objective min_cost")
+    over_time = request.intervals is not None
+    refuse(
+        (
+            request.training is None and (request.estimate is not None or request.extrapolate),
+            "--estimate and --extrapolate are about the speeds of training jobs; give --training JOBS with them",
+        ),
+        (not over_time and request.plot is not None, "--plot draws GPUs over time; give --intervals N with it"),
+        (
+            over_time and (request.training or request.floor or request.budget is not None),
+            "--training, --floor and --budget are for a single plan; leave them out with --intervals",
+        ),
+        (
+            over_time and request.objective == "min_cost",
+            "--intervals plans for the most weighted requests on these GPUs; leave out --objective min_cost",
+        ),
+    )
     if request.plot is not None:
         gp.check_plot(request.plot)
 
 
 def _numbers(texts: tuple[str, ...], name: str, form: str) -> dict[str, float]:
-    found = {}
-    for key, value in assignments(texts, name, form).items():
-        try:
-            found[key] = float(value)
-        except ValueError:
-            raise click.UsageError(f"{name} {key}={value}: {value!r} is not a number") from None
-    return found
+    typed = assignments(texts, name, form)
+    found = {key: estimates.number_in(value) for key, value in typed.items()}
+    refuse(*((found[key] is None, f"{name} {key}={value}: {value!r} is not a decimal number") for key, value in typed.items()))
+    return {key: value for key, value in found.items() if value is not None}
 
 
-def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> gp.ServingPlan:
+def _plan(request: ServePlanOptions, services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> gp.ServingPlan:
     plan = gp.plan_serving(
         services,
         cluster,
@@ -194,18 +200,17 @@ def _plan(request: Request, services: list[gp.Service], cluster: gp.Cluster, pro
     return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
 
 
-def _traces(request: Request, services: tuple[gp.Service, ...]) -> dict[str, gp.RequestTrace]:
+def _traces(request: ServePlanOptions, services: tuple[gp.Service, ...]) -> dict[str, gp.RequestTrace]:
     """Return the requests of each service, multiplied by --times."""
-    missing = [service.name for service in services if service.trace is None]
-    if missing:
-        raise gp.InputError(gp.Fault(f"service {missing[0]!r}", "trace", "is required with --intervals"))
+    missing = [service for service in services if service.trace is None]
+    gp.InputError.raise_any([gp.Fault(service.where, "trace", "is required with --intervals") for service in missing])
     traces = {each.name: gp.RequestTrace.from_file(str(each.trace), service=each.name) for each in services}
     traces = {name: trace.of(name) if len(trace.services) > 1 else trace for name, trace in traces.items()}
     return {name: trace if request.times == 1 else trace.times_as_many(request.times) for name, trace in traces.items()}
 
 
 def _schedule(
-    request: Request,
+    request: ServePlanOptions,
     services: tuple[gp.Service, ...],
     cluster: gp.Cluster,
     profile: gp.ServingProfile,
@@ -227,7 +232,7 @@ def _schedule(
     )
 
 
-def _emit_plan(request: Request, plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> None:
+def _emit_plan(request: ServePlanOptions, plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> None:
     if request.form == "json":
         emit(json_text(_with_replay(plan.to_dict(), replay)), request.out)
     elif request.form == "csv":
@@ -236,7 +241,7 @@ def _emit_plan(request: Request, plan: gp.ServingPlan, replay: gp.PlanReplay | N
         emit("\n".join(_plan_texts(plan, replay)), request.out)
 
 
-def _emit_schedule(request: Request, schedule: gp.ServingSchedule, replay: gp.PlanReplay | None) -> None:
+def _emit_schedule(request: ServePlanOptions, schedule: gp.ServingSchedule, replay: gp.PlanReplay | None) -> None:
     if request.plot is not None:
         _draw(schedule, request.plot)
     if request.form == "json":

@@ -26,6 +26,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number
 from gavel_py.cli.tables import Column, table_text, wrapped
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import together
 
 PROFILE_FILES = (".csv", ".yaml", ".yml", ".json")
@@ -35,7 +36,7 @@ MAX_SERVICES = 6
 
 
 @dataclass(frozen=True)
-class Request(Output):
+class ServeSimulateOptions(Output):
     """The options, as typed."""
 
     services_file: Path = argument("SERVICES", type=INPUT)
@@ -100,8 +101,8 @@ class Request(Output):
 
 
 @click.command("simulate", cls=Command)
-@takes_options(Request)
-def command(request: Request) -> None:
+@takes_options(ServeSimulateOptions)
+def command(request: ServeSimulateOptions) -> None:
     """Place models on groups of GPUs and simulate requests.
 
     Requests are served first come, first served, and refused if they would miss their SLO. Attainment is the part that ends
@@ -119,7 +120,7 @@ def command(request: Request) -> None:
     if request.save_trace is not None:
         placement.promised.trace.to_csv(request.save_trace)
     if request.form == "json":
-        emit(json_text(_document(placement, replayed)), request.out)
+        emit(json_text(placement.to_dict() | ({} if replayed is None else {"trace": replayed.to_dict()})), request.out)
     elif request.form == "csv":
         columns = _table(placement, replayed)
         emit(csv_text(list(columns), zip(*columns.values(), strict=True)), request.out)
@@ -127,18 +128,21 @@ def command(request: Request) -> None:
         emit("\n".join(_texts(placement, replayed, request.trace)), request.out)
 
 
-def _check(request: Request) -> None:
-    if request.groups is None and (request.cluster is None or request.profile is None):
-        raise click.UsageError("give --cluster and --profile to place the models, or --groups with a placement")
-    if request.groups is not None and (request.cluster is not None or request.profile is not None):
-        raise click.UsageError("--groups has the groups already; leave out --cluster and --profile")
-    if request.plot_over is not None and request.plot is None:
-        raise click.UsageError("--plot-over needs --plot")
+def _check(request: ServeSimulateOptions) -> None:
+    given = [each is not None for each in (request.cluster, request.profile)]
+    refuse(
+        (
+            request.groups is None and not all(given),
+            "give --cluster and --profile to place the models, or --groups with a placement",
+        ),
+        (request.groups is not None and any(given), "--groups has the groups already; leave out --cluster and --profile"),
+        (request.plot_over is not None and request.plot is None, "--plot-over needs --plot"),
+    )
     if request.plot is not None:
         gp.check_plot(request.plot)
 
 
-def _placement(request: Request) -> gp.ModelPlacement:
+def _placement(request: ServeSimulateOptions) -> gp.ModelPlacement:
     overheads = gp.ServingOverheads(request.request_overhead, request.stage_overhead)
     if request.groups is not None:
         services, groups = gp.read_services(request.services_file), gp.read_groups(request.groups)
@@ -169,8 +173,8 @@ def _replayed(placement: gp.ModelPlacement, file: Path) -> gp.RequestResult:
     names = [service.name for service in placement.services]
     trace = gp.RequestTrace.from_file(file, service=names[0]) if len(names) == 1 else gp.RequestTrace.from_file(file)
     unknown = [name for name in trace.services if name not in names]
-    if unknown:
-        raise gp.InputError(f"{file}: has requests of {unknown[0]!r}, which is none of the services ({', '.join(names)})")
+    text = f"which is none of the services ({', '.join(names)})"
+    gp.InputError.raise_any([gp.Fault(str(file), "", f"has requests of {name!r}, {text}") for name in unknown])
     return placement.replay(trace, margin_seconds=min(10.0, trace.duration_seconds / 10))
 
 
@@ -184,10 +188,6 @@ def _table(placement: gp.ModelPlacement, replayed: gp.RequestResult | None) -> d
             values = [found[name][rows[service]] if service in rows else None for service in columns["service"]]
             columns[f"trace_{name}"] = values
     return columns
-
-
-def _document(placement: gp.ModelPlacement, replayed: gp.RequestResult | None) -> dict[str, Any]:
-    return placement.to_dict() | ({"trace": replayed.to_dict()} if replayed is not None else {})
 
 
 def _texts(placement: gp.ModelPlacement, replayed: gp.RequestResult | None, file: Path | None) -> Iterator[str]:

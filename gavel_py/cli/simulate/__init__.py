@@ -8,32 +8,25 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import click
-from click.core import ParameterSource
 
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED
-from gavel_py.cli.inputs import (
-    Command,
-    check_mechanism,
-    import_solver,
-    policies_of,
-    takes_options,
-    warnings_shown,
-)
+from gavel_py.cli.inputs import Command, check_mechanism, import_solver, policies_of, takes_options, warnings_shown
 from gavel_py.cli.output import emit
 from gavel_py.cli.simulate import runner
 from gavel_py.cli.simulate.files import Outputs, write_run_file, write_tenants_file
 from gavel_py.cli.simulate.learning import SimulationCase, cases_of
-from gavel_py.cli.simulate.options import Request, Scenario, load
+from gavel_py.cli.simulate.options import Scenario, SimulateOptions, load
 from gavel_py.cli.simulate.results import PolicyResult, compared, csv_of, json_of, needs_jobs, text_of
 from gavel_py.cli.trace.files import report_text
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import GavelError, together
 
 
 @click.command("simulate", cls=Command)
-@takes_options(Request)
+@takes_options(SimulateOptions)
 @click.pass_context
-def command(context: click.Context, request: Request) -> None:
+def command(context: click.Context, request: SimulateOptions) -> None:
     """Simulate a trace under one or more policies.
 
     Shows completion times, queueing, utilisation and cost. TRACE is a file in any format that `gavel trace formats` lists, or "-",
@@ -45,20 +38,20 @@ def command(context: click.Context, request: Request) -> None:
     gavel simulate philly.csv -c cluster.yaml -p fifo --events --jobs-out finished.csv
     gavel simulate philly.csv -c cluster.yaml --save-state philly.state --continue philly.state
     """
-    _check(context, request)
-    check_mechanism(request.mechanism, request.policy_specs)
+    _check(request)
+    check_mechanism(str(request.rounds.mechanism), request.policy_specs)
     with warnings_shown():
         policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
         scenario = load(request)
         path = request.continue_from
         saved = None if path is None else runner.saved_note(path, request, policies)
         state_file = runner.StateFile(request, policies)
-        cases = cases_of(policies, scenario.start, request.learn, scenario.cluster, request.mechanism)
+        cases = cases_of(policies, scenario.start, request.learn, scenario.cluster, str(request.rounds.mechanism))
         if request.elastic:
             cases = [dataclasses.replace(case, elastic=elastic) for case in cases for elastic in (False, True)]
         results: list[PolicyResult] = [] if saved is None else runner.saved_results(saved, cases)
         with together() as attempt:
-            runs = [attempt(partial(runner.Run, request, scenario, case)) for case in cases]
+            runs = [attempt(partial(runner.PolicyRun, request, scenario, case)) for case in cases]
         runs = runs[len(results) :]
         import_solver(policies)
         if path is not None and saved is not None:
@@ -84,13 +77,16 @@ def command(context: click.Context, request: Request) -> None:
         context.exit(INTERRUPTED)
 
 
-def _check(context: click.Context, request: Request) -> None:
-    if request.events and context.get_parameter_source("round_seconds") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--events has no rounds; omit --round-seconds")
-    if request.events and request.solve_seconds:
-        raise click.UsageError("--events decides at every event; omit --solve-seconds")
-    if request.events and request.starts_between_rounds:
-        raise click.UsageError("--events starts jobs at any time; omit --starts-between-rounds")
+def _check(request: SimulateOptions) -> None:
+    has_length = "round_seconds" in request.rounds.model_fields_set
+    refuse(
+        (request.events and has_length, "--events has no rounds; omit --round-seconds"),
+        (request.events and request.rounds.solve_seconds, "--events decides at every event; omit --solve-seconds"),
+        (
+            request.events and request.simulation.starts_between_rounds,
+            "--events starts jobs at any time; omit --starts-between-rounds",
+        ),
+    )
     tables = [path for path in (request.jobs_out, request.timeline_out, request.tenants_out) if path is not None]
     for path in tables:
         gp.check_table(path)
@@ -100,9 +96,9 @@ def _check(context: click.Context, request: Request) -> None:
 
 
 def _simulate(
-    request: Request,
+    request: SimulateOptions,
     scenario: Scenario,
-    runs: list[runner.Run],
+    runs: list[runner.PolicyRun],
     interrupt: runner.Interrupt,
     results: list[PolicyResult],
     state_file: runner.StateFile,
@@ -119,12 +115,18 @@ def _simulate(
             place = f" ({total - len(runs)} of {total})" if total > 1 else ""
             with runner.progress(run.label + place, num_jobs, until, request.with_progress) as show:
                 result = run.simulate(show, interrupt, state_file, keep=keep)
-            now, in_rounds = run.simulation.now, not request.events
-            found = PolicyResult(run.policy, result, now, in_rounds=in_rounds, complete=run.complete, mechanism=request.mechanism)
+            found = PolicyResult(
+                run.policy,
+                result,
+                run.simulation.now,
+                in_rounds=not request.events,
+                complete=run.complete,
+                mechanism=str(request.rounds.mechanism),
+            )
             results.append(dataclasses.replace(found, recorder=run.recorder, learner=run.learner, elastic=run.elastic))
 
 
-def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]) -> None:
+def _write(request: SimulateOptions, scenario: Scenario, results: Sequence[PolicyResult]) -> None:
     """Write the files that hold results of whole simulations."""
     if request.run_out is not None:
         write_run_file(request.run_out, request, results)
@@ -133,7 +135,9 @@ def _write(request: Request, scenario: Scenario, results: Sequence[PolicyResult]
         write_tenants_file(request.tenants_out, {"policy": "text"}, scenario.cluster.accelerator_names, tenants)
 
 
-def _print(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]) -> None:
+def _print(
+    request: SimulateOptions, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]
+) -> None:
     if request.form == "json":
         emit(json_of(request, scenario, results, not_run), request.out)
     elif request.form == "csv":

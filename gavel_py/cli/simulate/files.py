@@ -9,21 +9,22 @@ from __future__ import annotations
 import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import gavel_py as gp
 from gavel_py.cli.accounting import tenants_header, tenants_rows
+from gavel_py.cli.files import writing
 from gavel_py.cli.inputs import DEFAULT_MECHANISM
-from gavel_py.cli.simulate.options import Request
+from gavel_py.cli.simulate.options import SimulateOptions
 from gavel_py.cli.simulate.results import BASELINE, PolicyResult
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, refuse
 
 
-def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]) -> None:
+def write_run_file(path: Path, request: SimulateOptions, results: Sequence[PolicyResult]) -> None:
     """Write the runs of these policies."""
     recorded = [(result, result.recorder) for result in results if result.recorder is not None]
     isolated = next((recorder.jct_seconds for result, recorder in recorded if result.policy.name == BASELINE), None)
@@ -35,14 +36,14 @@ def write_run_file(path: Path, request: Request, results: Sequence[PolicyResult]
             "trace": request.trace_file.name,
             "load": None,
             "cluster": request.cluster,
-            "seed": request.seed,
-            "round_seconds": request.round_seconds if result.in_rounds else None,
+            "seed": request.simulation.seed,
+            "round_seconds": request.rounds.round_seconds if result.in_rounds else None,
         }
         runs.append(recorder.run(labels, result.result.summary, isolated))
     gp.write_runs(path, runs)
 
 
-Column = Literal["text", "whole", "number", "flag"]
+CellType = Literal["text", "whole", "number", "flag"]
 
 ROWS_AT_ONCE = 20_000
 """Number of rows that are collected in memory and written to a Parquet file together."""
@@ -61,7 +62,7 @@ class CsvFile:
 
     def __init__(self, path: Path, header: Sequence[str], size: int | None = None) -> None:
         self.path = path
-        with _writing(path):
+        with writing(path):
             if size is not None:
                 _truncate(path, size)
             self._file = open(path, "w" if size is None else "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115
@@ -72,14 +73,14 @@ class CsvFile:
     @property
     def size(self) -> int:
         """The length of the file in bytes; the file is synchronised with the disk first."""
-        with _writing(self.path):
+        with writing(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
             return os.fstat(self._file.fileno()).st_size
 
     def write(self, row: Iterable[object]) -> None:
         """Write a row. Raises `InputError` if that fails."""
-        with _writing(self.path):
+        with writing(self.path):
             self._writer.writerow(row)
 
     def close(self) -> None:
@@ -90,7 +91,7 @@ class CsvFile:
 class ParquetFile:
     """A Parquet file; it can be read only after it is closed."""
 
-    def __init__(self, path: Path, columns: Mapping[str, Column]) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, CellType]) -> None:
         try:
             import pyarrow
             from pyarrow.parquet import ParquetWriter
@@ -100,7 +101,7 @@ class ParquetFile:
         self._arrow, self.path = pyarrow, path
         self._schema = pyarrow.schema([(name, types[column]) for name, column in columns.items()])
         self._rows: list[Sequence[object]] = []
-        with _writing(path):
+        with writing(path):
             self._writer = ParquetWriter(path, self._schema)
 
     def write(self, row: Sequence[object]) -> None:
@@ -112,7 +113,7 @@ class ParquetFile:
     def close(self) -> None:
         """Write the remaining rows and close the file."""
         self._flush()
-        with _writing(self.path):
+        with writing(self.path):
             self._writer.close()
 
     def _flush(self) -> None:
@@ -120,7 +121,7 @@ class ParquetFile:
             return
         columns = zip(zip(*self._rows, strict=True), self._schema, strict=True)
         arrays: list[Any] = [self._arrow.array(values, type=field.type) for values, field in columns]
-        with _writing(self.path):
+        with writing(self.path):
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema))
         self._rows = []
 
@@ -128,25 +129,12 @@ class ParquetFile:
 def _truncate(path: Path, size: int) -> None:
     """Remove the rows that were written after the state was saved."""
     found = path.stat().st_size
-    if found < size:
-        text = f"has {found} bytes, but had {size} when the state was saved; restore it to continue"
-        raise InputError(Fault(str(path), "", text))
+    text = f"has {found} bytes, but had {size} when the state was saved; restore it to continue"
+    refuse(str(path), (found < size, "", text))
     os.truncate(path, size)
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Convert an error of the file to `InputError`."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be written: {error.strerror or error}")) from None
-
-
-COUNTS = ("jobs", "running", "waiting", "finished")
-"""Columns of tenants that are whole numbers."""
-
-PER_ROUND: dict[str, Column] = {
+PER_ROUND: dict[str, CellType] = {
     "policy": "text",
     "round": "whole",
     "time_seconds": "number",
@@ -154,20 +142,20 @@ PER_ROUND: dict[str, Column] = {
     "waiting": "whole",
 }
 
-TYPES: dict[str, Column] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
+TYPES: dict[str, CellType] = {"str": "text", "Outcome": "text", "int": "whole", "bool": "flag"}
 """Types of columns by annotation in `JobRecord`; all others are numbers."""
 
 
 def write_tenants_file(
     path: Path,
-    labels: Mapping[str, Column],
+    labels: Mapping[str, CellType],
     accelerators: Sequence[str],
     tenants: Iterable[tuple[Sequence[object], Sequence[gp.TenantShare]]],
 ) -> None:
     """Write a table of tenants; labels: its first columns; tenants: (values of these columns, tenants)."""
-    columns = dict(labels)
+    columns, whole = dict(labels), {name for name, column in gp.TenantShare.COLUMNS.items() if column.kind == "count"}
     for name in tenants_header(accelerators):
-        columns[name] = "text" if name in ("tenant", "parent") else "whole" if name in COUNTS else "number"
+        columns[name] = "text" if name in ("tenant", "parent") else "whole" if name in whole else "number"
     file = ParquetFile(path, columns) if is_parquet(path) else CsvFile(path, list(columns))
     with closing(file):
         for first, found in tenants:
@@ -185,10 +173,10 @@ class Outputs:
         self, jobs: Path | None, timeline: Path | None, accelerators: Sequence[str], sizes: Mapping[str, int] | None = None
     ) -> None:
         self._accelerators = accelerators
-        per_job: dict[str, Column] = {field.name: TYPES.get(str(field.type), "number") for field in fields(gp.JobRecord)}
+        per_job: dict[str, CellType] = {field.name: TYPES.get(str(field.type), "number") for field in fields(gp.JobRecord)}
         self._names = list(per_job)
-        policy: dict[str, Column] = {"policy": "text"}
-        used: dict[str, Column] = {f"{name}_gpus": "whole" for name in accelerators}
+        policy: dict[str, CellType] = {"policy": "text"}
+        used: dict[str, CellType] = {f"{name}_gpus": "whole" for name in accelerators}
         per_round = PER_ROUND | used | {"starts": "whole", "preemptions": "whole"}
         self._files: dict[str, CsvFile | ParquetFile] = {}
         with ExitStack() as opened:

@@ -8,12 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import click
-
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT, INPUT_OR_TEXT, Common, find_profile, run_label
 from gavel_py.cli.output import counted
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import GavelError
 
 KNOWN: Mapping[str, Any] = {
@@ -83,17 +82,15 @@ def initial_profile(
     request: Common, explore: estimates.Explore | None, known: str | None, seed: int, truth: gp.Profile
 ) -> gp.ThroughputProfile | None:
     """Return the profile from which learners start, None without --learn. Raises `UsageError` for incompatible options."""
+    alone = explore is None and known is not None
+    refuse((alone, "--known sets what is known at first while speeds are learned; add --learn"))
     if explore is None:
-        if known is not None:
-            raise click.UsageError("--known sets what is known at first while speeds are learned; add --learn")
         return None
-    if not isinstance(truth, gp.ThroughputProfile):
-        raise click.UsageError("--learn learns speeds by job type, but --throughputs gives them by job; omit one")
+    truth = estimates.by_type(truth, "--learn learns speeds by job type")
     part = None if known is None else estimates.number_in(known)
     if known is not None and (part is None or Path(known).is_file()):
         return find_profile(known, request.store)
-    if part is not None and not 0 <= part <= 1:
-        raise click.UsageError(f"--known {known} is neither a fraction from 0 to 1 nor a profile")
+    refuse((part is not None and not 0 <= part <= 1, f"--known {known} is neither a fraction from 0 to 1 nor a profile"))
     types = sorted(truth.job_types)
     chosen = set(Random(seed).sample(types, round((part or 0.0) * len(types))))  # noqa: S311
     rows = (m for m in truth.measurements if {m.job_type, m.partner_job_type or m.job_type} <= chosen)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,22 +21,18 @@ from gavel_py.cli import estimates as estimated
 from gavel_py.cli import remember_jobs
 from gavel_py.cli.files import OutputFile
 from gavel_py.cli.inputs import (
-    BY_WORKFLOW,
     FILE,
     IGNORE,
     INPUT,
     INPUT_OR_TEXT,
-    MECHANISM,
-    MIN_GAIN,
-    SEED,
-    SHARING,
     TRACE,
     Common,
     Output,
     argument,
+    check_pairs,
     cluster_of,
+    declared_options,
     main_option,
-    min_gain_of,
     option,
     problem_of,
     profile_of,
@@ -44,6 +40,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.simulate import learning
 from gavel_py.cli.trace.files import FORMAT, STRICT, read
+from gavel_py.cli.usage import check_value, refuse
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -68,21 +65,25 @@ def seconds_of(text: str) -> float | None:
 def time_option(text: str) -> float:
     """Return the seconds of the text of an option. Raises `BadParameter` if it is not a time of at least 0."""
     seconds = seconds_of(text)
-    if seconds is None or seconds < 0:
-        raise click.BadParameter(f"{text!r} is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d")
-    return seconds
+    is_time = seconds is not None and seconds >= 0
+    check_value(text, is_time, "is not a time of at least 0; write seconds, or a time such as 90s, 15min, 12h or 7d")
+    return seconds or 0.0
 
 
 def failures_of(mtbf_hours: float | None, repair_hours: float | None) -> gp.NodeFailures | None:
     """Return the failure model of --node-mtbf and --node-repair; the time between failures consists of repair and uptime."""
     if mtbf_hours is None and repair_hours is None:
         return None
-    if mtbf_hours is None or repair_hours is None:
-        raise click.UsageError("--node-mtbf and --node-repair go together: how often a node fails and how long its repair takes")
-    if repair_hours >= mtbf_hours:
-        text = f"--node-repair {repair_hours:g} must be less than --node-mtbf {mtbf_hours:g}"
-        raise click.UsageError(f"{text}, the mean time from one failure of a node to the next, which includes the repair")
-    return gp.NodeFailures((mtbf_hours - repair_hours) * 3600.0, repair_hours * 3600.0)
+    between, repair = mtbf_hours or 0.0, repair_hours or 0.0
+    text = f"--node-repair {repair:g} must be less than --node-mtbf {between:g}"
+    refuse(
+        (
+            mtbf_hours is None or repair_hours is None,
+            "--node-mtbf and --node-repair go together: how often a node fails and how long its repair takes",
+        ),
+        (repair >= between, f"{text}, the mean time from one failure of a node to the next, which includes the repair"),
+    )
+    return gp.NodeFailures((between - repair) * 3600.0, repair * 3600.0)
 
 
 def maintenance_of(texts: Iterable[str]) -> list[gp.NodeWindow]:
@@ -109,7 +110,6 @@ LEARN = "Also simulate each policy with learned speeds, and agnostic; SHARE of t
 
 RECORDED = "recorded"
 HOURS = click.FloatRange(0, min_open=True)
-PERIOD: Mapping[str, Any] = {"type": click.FloatRange(0), "default": 0.0, "show_default": True, "metavar": "S"}
 
 
 def _window(text: str) -> tuple[int, int] | None:
@@ -130,14 +130,10 @@ MEASURE_JOBS: Mapping[str, Any] = {
 def _job_failures(text: str) -> float | str:
     if text == RECORDED:
         return RECORDED
-    try:
-        part = -1.0 if decimal_hint(text) else float(text)
-    except ValueError:
-        part = -1.0
-    if not 0 <= part < 1:
-        problem = f"is neither a probability of at least 0 and below 1 nor {RECORDED!r}{decimal_hint(text)}"
-        raise click.BadParameter(f"{text!r} {problem}")
-    return part
+    part = estimated.number_in(text)
+    is_right = part is not None and 0 <= part < 1
+    check_value(text, is_right, f"is neither a probability of at least 0 and below 1 nor {RECORDED!r}")
+    return part or 0.0
 
 
 @dataclass(frozen=True)
@@ -146,24 +142,8 @@ class ScenarioOptions(Common):
 
     trace_file: Path = argument("TRACE", type=TRACE)
     events: bool = option("Rounds", help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
-    restart_seconds: float = main_option("Rounds", **PERIOD, help="Time that a job loses when it starts.")
-    min_run_seconds: float = option("Rounds", **PERIOD, help="Time that a job runs before it may be preempted.")
-    solve_seconds: float = option("Rounds", **PERIOD, help="Minimum time between two allocations while only jobs change.")
-    retry_seconds: float = option("Rounds", **PERIOD, help="Time before a failed job is tried again, doubled each time.")
-    starts_between_rounds: bool = option("Rounds", help="Start waiting jobs on idle GPUs at once, not only when rounds begin.")
-    mechanism: str = option("Rounds", **MECHANISM)
+    given_options: dict[str, Any] = declared_options("simulate", main=("restart_seconds",))
     elastic: bool = option("What if", help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
-    sharing: bool = option("Policy", **SHARING)
-    min_gain: float | None = option("Policy", **MIN_GAIN)
-    by_workflow: bool = option("Policy", "--by-workflow/--by-job", **BY_WORKFLOW)
-    interference: float = option(
-        "Model",
-        type=click.FloatRange(0, 1, max_open=True),
-        default=0.0,
-        show_default=True,
-        metavar="P",
-        help="Fraction of its speed that a fractional job loses to each other job on its GPU.",
-    )
     node_mtbf: float | None = option("Failures", type=HOURS, metavar="HOURS", help="Mean time between failures of a node.")
     node_repair: float | None = option("Failures", type=HOURS, metavar="HOURS", help="Mean time of a repair.")
     maintenance: tuple[str, ...] = option(
@@ -181,29 +161,27 @@ class ScenarioOptions(Common):
         metavar="S",
         help="Work between two checkpoints of a job [at the start of rounds; with --events 360].",
     )
-    estimates: Literal["exact", "recorded"] = option(
-        "Model", default="exact", show_default=True, help="What policies know about durations."
-    )
     until_seconds: float | None = main_option(
         "Run", "--until", type=time_option, metavar="TIME", help="Simulated time at which to stop, in seconds or as in 12h, 7d."
     )
     measure_jobs: tuple[int, int] | None = option("Output", **MEASURE_JOBS)
-    seed: int = option("Run", **SEED, help="Seed of all random choices.")
+    given_simulation: dict[str, Any] = declared_options("simulation")
     format_name: str | None = option("Input", "--format", **FORMAT)
     strict: bool = option("Input", **STRICT)
     ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
 
+    @cached_property
+    def simulation(self) -> gp.SimulationOptions:
+        """The options of the simulation."""
+        return gp.SimulationOptions(**self.given_simulation, **{name: getattr(self, name) for name in READ_HERE})
 
-SIMULATION_OPTIONS = (
-    *("restart_seconds", "min_run_seconds", "solve_seconds", "mechanism", "sharing", "interference", "job_failures"),
-    *("checkpoint_seconds", "estimates", "measure_jobs", "seed", "retry_seconds"),
-    *("starts_between_rounds", "by_workflow"),
-)
-"""Options that are arguments of `Simulation` by the same names."""
+
+READ_HERE = ("job_failures", "checkpoint_seconds", "measure_jobs")
+"""Options of the simulation that the command declares itself, since their values are written in another way."""
 
 
 @dataclass(frozen=True)
-class Request(Output, ScenarioOptions):
+class SimulateOptions(Output, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
     learn: estimated.Explore | None = option("What if", **estimated.learn_option(LEARN))
@@ -255,10 +233,10 @@ class Scenario:
         return self.profile.estimates_of([each.job for each in self.trace], self.cluster.accelerator_names)
 
 
-def load(request: Request) -> Scenario:
+def load(request: SimulateOptions) -> Scenario:
     """Read and validate all inputs. Raises one `InputError` with the faults of all files."""
     failures = failures_of(request.node_mtbf, request.node_repair)
-    min_gain_of(request.sharing, request.min_gain)
+    check_pairs(request.rounds)
     with unless_swapped(request.trace_file, request.cluster), together() as attempt:
         trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict, request.ignore_columns))
         cluster = attempt(lambda: cluster_of(request))
@@ -276,35 +254,38 @@ def load(request: Request) -> Scenario:
         )
         endless = [Fault(each.job.where, "total_steps", unknown) for each in trace if _lacks_end(each.job)]
         attempt(lambda: InputError.raise_any(endless))
-        attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.sharing))
+        attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.rounds.sharing))
         if request.elastic:
             both = Scenario(trace, cluster, profile, failures, windows)
             for elastic in (False, True):
                 attempt(partial(_check_gangs, both, elastic))
     _warn(trace, request)
-    start = learning.initial_profile(request, request.learn, request.known, request.seed, profile)
+    start = learning.initial_profile(request, request.learn, request.known, request.simulation.seed, profile)
     return Scenario(trace, cluster, profile, failures, windows, start)
 
 
-def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: Request) -> tuple[gp.Trace, gp.Profile]:
+def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: SimulateOptions) -> tuple[gp.Trace, gp.Profile]:
     """Assign missing job types and steps, and with --extrapolate estimate missing gang sizes of the profile."""
     if not isinstance(profile, gp.ThroughputProfile):
         if request.extrapolate:
-            raise click.UsageError("--extrapolate estimates speeds by job type, but --throughputs gives them by job; omit one")
+            estimated.by_type(profile, "--extrapolate estimates speeds by job type")
         return trace, profile
     extrapolate = request.extrapolate and request.estimate is None  # estimates cover all gangs
     if any(not submission.job.job_type or _lacks_end(submission.job) for submission in trace):
-        names = cluster.accelerator_names
-        trace, profile = gp.assign_job_types(trace, profile, seed=request.seed, accelerators=names, extrapolate=extrapolate)
+        trace, profile = gp.assign_job_types(
+            trace,
+            profile,
+            seed=request.simulation.seed,
+            accelerators=cluster.accelerator_names,
+            extrapolate=extrapolate,
+        )
     if extrapolate:
         profile = gp.extend_profile(profile, (submission.job for submission in trace))
     return trace, profile
 
 
 def _largest_gang(profile: gp.Profile) -> int:
-    if not isinstance(profile, gp.ThroughputProfile):
-        raise click.UsageError("--elastic needs speeds by number of GPUs, but --throughputs gives them by job; omit one")
-    return int(max(profile.gang_sizes))
+    return int(max(estimated.by_type(profile, "--elastic needs speeds by number of GPUs").gang_sizes))
 
 
 def _check_gangs(scenario: Scenario, elastic: bool) -> None:
@@ -315,9 +296,9 @@ def _lacks_end(job: gp.Job) -> bool:
     return job.total_steps is None and job.duration_seconds is None
 
 
-def _warn(trace: gp.Trace, request: Request) -> None:
+def _warn(trace: gp.Trace, request: SimulateOptions) -> None:
     if request.job_failures == "recorded" and not any(submission.failed_attempts for submission in trace):
         click.echo(f"warning: --job-failures recorded: no failed attempt is recorded in {request.trace_file}", err=True)
-    if request.estimates == "recorded" and not any(submission.estimate_seconds for submission in trace):
+    if request.simulation.estimates == "recorded" and not any(submission.estimate_seconds for submission in trace):
         text = f"no estimate is recorded in {request.trace_file}; policies see the exact values"
         click.echo(f"warning: --estimates recorded: {text}", err=True)

@@ -7,36 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import gavel_py as gp
 from gavel_py.cli import tables
 from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.estimates import count_text, json_entry
-from gavel_py.cli.inputs import DEFAULT_MECHANISM, DIRECT
-from gavel_py.cli.output import csv_text, gang_text, json_text, number, time_text, unit_of, unused_text
+from gavel_py.cli.inputs import DECLARED, DEFAULT_MECHANISM, DIRECT
+from gavel_py.cli.output import csv_text, gang_text, json_text, metric_row, number, time_text, unit_of, unused_text
 from gavel_py.cli.simulate.learning import SimulationCase
-from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario
+from gavel_py.cli.simulate.options import READ_HERE, Scenario, SimulateOptions
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.trace.files import report_text
 from gavel_py.errors import InputError
 
 BASELINE = "isolated"
 """The baseline policy of finish-time fairness."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Fairness:
-    """Finish-time fairness ρ of a number of jobs; above_one: share of the jobs that finish earlier under `isolated`."""
-
-    jobs: int
-    mean: float
-    max: float
-    above_one: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +41,7 @@ class PolicyResult:
     ended_seconds: float
     in_rounds: bool
     complete: bool
-    fairness: Fairness | None = None
+    fairness: gp.Fairness | None = None
     recorder: gp.RunRecorder | None = None
     learner: gp.ThroughputLearner | None = None
     jct_over_known: float | None = None
@@ -64,6 +52,11 @@ class PolicyResult:
     def label(self) -> str:
         """As `SimulationCase.label`."""
         return SimulationCase(self.policy, self.learner, self.elastic, self.mechanism).label
+
+    @property
+    def measured(self) -> gp.Measured:
+        """What its metrics are computed from."""
+        return gp.Measured(self.result.summary, self.fairness, self.in_rounds, self.jct_over_known)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data, without jobs."""
@@ -121,159 +114,25 @@ def _with_jct_over_known(results: Sequence[PolicyResult]) -> list[PolicyResult]:
     return found
 
 
-def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> Fairness | None:
+def _fairness_of(result: gp.SimulationResult, isolated: gp.SimulationResult) -> gp.Fairness | None:
     try:
-        values = list(result.finish_time_fairness(isolated).values())
+        return gp.Fairness.of(result.finish_time_fairness(isolated).values())
     except InputError:
         return None  # no job finished under both policies
-    above = sum(value > 1 for value in values)
-    return Fairness(len(values), sum(values) / len(values), max(values), above / len(values))
 
 
-Unit = Literal["count", "time", "clock", "share", "money", "number"]
-"""How a value is printed; "clock" is wall-clock time of the simulator, "time" is simulated time."""
-
-Best = Literal["most", "least"] | None
-
-Value = Callable[[PolicyResult], float | None]
-FORMS = {"count": ",.0f", "share": ".1%", "clock": ".2f", "money": ",.2f"}
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure of a simulation.
-
-    name: column in CSV files; label: row in tables; value: computes the figure, None if it is undefined; optional: omitted from
-    tables if it is 0 for all policies; best: which value is best, None if that depends; family: metrics whose times have the same
-    unit in tables.
-    """
-
-    name: str
-    label: str
-    unit: Unit
-    value: Value
-    optional: bool = False
-    best: Best = None
-    family: str = ""
-
-    def is_shown(self, results: Sequence[PolicyResult]) -> bool:
-        """Return whether tables have a row for the metric."""
-        values = [self.value(each) for each in results]
-        return any(values) or (not self.optional and any(value is not None for value in values))
-
-    def row(self, results: Sequence[PolicyResult], relatives: Sequence[Metric]) -> tables.Metric:
-        """Return the values, times in the unit that suits the largest one of the family; relatives: all metrics of the table."""
-        values, label = [self.value(each) for each in results], self.label
-        if self.unit in ("time", "clock"):
-            family = [metric for metric in relatives if metric.family == self.family and metric.unit == self.unit]
-            unit, length = unit_of(metric.value(each) for metric in family for each in results)
-            values, label = [_per(value, length) for value in values], f"{label} ({unit})"
-        # Times are comparable only if the same number of jobs has finished under each policy.
-        is_fair = self.unit != "time" or len({each.result.summary.outcomes["finished"] for each in results}) == 1
-        return tables.Metric(label, values, partial(_formatted, FORMS.get(self.unit, ".4g")), self.best if is_fair else None)
-
-
-def _formatted(form: str, value: float) -> str:
-    return format(value, form)
-
-
-def metrics_of(results: Sequence[PolicyResult]) -> Iterator[Metric]:
-    """Yield the metrics of these simulations of one trace on one cluster."""
-    is_window = any(each.result.summary.measure_jobs for each in results)
-    if is_window:
-        yield Metric("measured", "jobs measured", "count", _measured)
-    for outcome in ("finished", "failed", "cancelled", "active"):
-        label = "jobs still in the system" if outcome == "active" else f"jobs {outcome}"
-        best: Best = "most" if outcome == "finished" else None
-        yield Metric(outcome, label, "count", partial(_entry, "outcomes", outcome), optional=outcome != "finished", best=best)
-    if is_window:
-        yield Metric("unfinished", "measured jobs not finished", "count", _of("unfinished"))
-        yield Metric("ended_after_arrivals", "ended after the last arrival", "count", _of("ended_after_arrivals"), optional=True)
-    yield from _distribution("jct", "completion time")
-    if any(each.jct_over_known is not None for each in results):
-        yield Metric("jct_over_known", "completion time relative to known speeds", "share", _over_known)
-    yield Metric("makespan_seconds", "makespan", "time", _makespan, best="least", family="completion time")
-    if any(each.result.summary.workflow_jct.count for each in results):
-        yield from _distribution("workflow_jct", "workflows from arrival to end")
-    yield Metric("blocked_seconds", "time for which jobs waited for others", "time", _of("blocked_seconds"), optional=True)
-    yield from _distribution("queueing", "queueing delay")
-    for name in results[0].result.summary.usage:
-        yield Metric(f"{name}_utilization", f"{name} used", "share", partial(_entry, "utilization", name))
-    if any(each.fairness is not None for each in results):
-        rho = "finish time vs. isolated (ρ)"
-        yield Metric("rho_mean", f"{rho}, mean", "number", partial(_fairness, "mean"), best="least")
-        yield Metric("rho_max", f"{rho}, largest", "number", partial(_fairness, "max"), best="least")
-        yield Metric("rho_above_one", f"{rho}, jobs above 1", "share", partial(_fairness, "above_one"), best="least")
-    yield Metric("with_deadline", "finished jobs with a deadline", "count", _of("with_deadline"), optional=True)
-    yield Metric("late", "of these, late", "count", _late, optional=True)
-    yield Metric("cost", "cost of the GPUs held", "money", _of("cost"), optional=True)
-    yield Metric("starts", "starts", "count", _of("starts"))
-    yield Metric("preemptions", "preemptions", "count", _of("preemptions"))
-    yield Metric("failures", "failures of jobs", "count", _of("failures"), optional=True)
-    yield Metric("consolidated_share", "gangs on as few nodes as possible", "share", _consolidated)
-    yield Metric("undelivered_share", "promised time not delivered", "share", _undelivered, best="least")
-    yield Metric("rounds", "rounds", "count", _of("rounds"))
-    if any(each.result.summary.fallback_rounds for each in results):
-        yield Metric("fallback_rounds", "rounds without a proven answer", "count", _fallbacks, best="least")
-    if any(each.result.summary.limit_rounds for each in results):
-        yield Metric("exceeded_rounds", "rounds above limits on average", "count", _exceeded, best="least")
-    yield Metric("solver_seconds", "time to solve", "clock", _of("solver_seconds"))
-    yield Metric("wall_seconds", "total run time", "clock", _of("wall_seconds"))
-
-
-def _distribution(name: str, label: str) -> Iterator[Metric]:
-    for part, text in {"mean": "mean", "median": "median", "p90": "90 %", "p99": "99 %"}.items():
-        path = f"{name}.{part}"
-        yield Metric(f"{name}_{part}_seconds", f"{label}, {text}", "time", _of(path), best="least", family=label)
-
-
-def _of(path: str) -> Value:
-    """Return a function that looks up an attribute of the summary, such as "cost" or "jct.mean"."""
-    return attrgetter(f"result.summary.{path}")
-
-
-def _entry(part: Literal["outcomes", "utilization"], name: str, result: PolicyResult) -> float:
-    summary = result.result.summary
-    return summary.outcomes[name] if part == "outcomes" else summary.usage[name]["utilization"]
-
-
-def _measured(result: PolicyResult) -> float:
-    first, end = result.result.summary.measure_jobs or (0, 0)
-    return end - first
-
-
-def _fairness(part: str, result: PolicyResult) -> Any:
-    return None if result.fairness is None else getattr(result.fairness, part)
-
-
-def _over_known(result: PolicyResult) -> float | None:
-    return result.jct_over_known
-
-
-def _makespan(result: PolicyResult) -> float | None:
-    return result.result.summary.makespan_seconds or None  # 0 if no job has ended
-
-
-def _late(result: PolicyResult) -> float | None:
-    return result.result.summary.late if result.result.summary.with_deadline else None
-
-
-def _consolidated(result: PolicyResult) -> float | None:
-    summary = result.result.summary
-    return 1 - summary.spread_job_rounds / summary.job_rounds if summary.job_rounds else None
-
-
-def _fallbacks(result: PolicyResult) -> float:
-    return sum(sum(kinds.values()) for kinds in result.result.summary.fallback_rounds.values())
-
-
-def _exceeded(result: PolicyResult) -> float:
-    return sum(each["exceeded"] for each in result.result.summary.limit_rounds.values())
-
-
-def _undelivered(result: PolicyResult) -> float | None:
-    # In event-driven mode, an ordered policy promises no time fractions.
-    return result.result.summary.undelivered_share if result.in_rounds else None
+def metrics_of(results: Sequence[PolicyResult]) -> Iterator[tuple[gp.Metric, list[float | None]]]:
+    """Yield the metrics of these simulations of one trace on one cluster, with a value for each."""
+    runs = [each.measured for each in results]
+    for metric in gp.METRICS.values():
+        if not any(map(metric.applies_to, runs)):
+            continue
+        if metric.kind != "total":
+            yield metric, [metric.of(run) for run in runs]
+            continue
+        for name in runs[0].summary.usage:
+            of_type = dataclasses.replace(metric, name=f"{name}_{metric.name}", title=f"{name} used")
+            yield of_type, [run.summary.usage[name][metric.name] for run in runs]
 
 
 MAX_JOBS = 5
@@ -306,21 +165,25 @@ IN_DEADLINES = ("with_deadline", "late")
 """Metrics that tables show as one row, the deadlines met."""
 
 
-def _rows(results: Sequence[PolicyResult], due: int) -> Iterator[tables.Metric]:
+def _rows(results: Sequence[PolicyResult], due: int) -> Iterator[tables.ComparisonRow]:
     """Yield the rows of the table; due: the number of measured jobs with a deadline."""
     metrics = list(metrics_of(results))
-    for metric in metrics:
+    # Times are comparable only if the same number of jobs has finished under each policy.
+    are_fair = len({each.result.summary.outcomes["finished"] for each in results}) == 1
+    for metric, values in metrics:
         if metric.name == "with_deadline" and due:
             met = [each.result.summary.with_deadline - each.result.summary.late for each in results]
-            yield tables.Metric("deadlines met", met, lambda value: f"{value:,.0f} of {due:,}", "most")
-        if metric.name not in IN_DEADLINES and metric.is_shown(results):
-            yield metric.row(results, metrics)
+            yield tables.ComparisonRow("deadlines met", met, lambda value: f"{value:,.0f} of {due:,}", "most")
+        elif metric.name not in IN_DEADLINES and (any(values) or not (metric.optional or values.count(None) == len(values))):
+            family = [found for each, found in metrics if (each.family, each.quantity) == (metric.family, metric.quantity)]
+            is_marked = are_fair or metric.quantity != "time"
+            yield metric_row(metric, values, chain.from_iterable(family), is_marked=is_marked)
 
 
 def _deadline_count(trace: gp.Trace, results: Sequence[PolicyResult]) -> int:
     jobs = [submission.job for submission in trace]
     first, end = results[0].result.summary.measure_jobs or (0, len(jobs))
-    return sum(job.deadline_seconds is not None or job.deadline_factor is not None for job in jobs[first:end])
+    return sum(job.has_deadline for job in jobs[first:end])
 
 
 ELASTIC = "elastic"
@@ -374,13 +237,15 @@ def _tenants(scenario: Scenario, results: Sequence[PolicyResult]) -> Iterator[st
         return
     unit, length = unit_of(tenants[name].mean_jct_seconds for tenants in found for name in shown)
     # Each policy has shares of its own, since they are those of the time in which a tenant has jobs.
-    rows = [[name or "(none)", *(_time_and_gpus(tenants[name], length) for tenants in found)] for name in shown]
+    rows = [
+        [
+            name or "(none)",
+            *(f"{number(_per(each[name].mean_jct_seconds, length))}, {each[name].gpu_share:.1%}" for each in found),
+        ]
+        for name in shown
+    ]
     columns = [tables.Column("tenant", "name"), *(tables.Column(each.label) for each in results)]
     yield table_text(f"Mean completion time of tenants ({unit}), and their part of the GPUs", columns, rows)
-
-
-def _time_and_gpus(tenant: gp.TenantShare, length: float) -> str:
-    return f"{number(_per(tenant.mean_jct_seconds, length))}, {tenant.gpu_share:.1%}"
 
 
 def _per(value: float | None, length: float) -> float | None:
@@ -403,7 +268,9 @@ def _notes(result: PolicyResult) -> Iterator[str]:
         yield f"{result.label}: ... and {len(left_out) - MAX_JOBS:,} more jobs"
 
 
-def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]) -> str:
+def json_of(
+    request: SimulateOptions, scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequence[SimulationCase]
+) -> str:
     """Return a JSON document with the report on the trace, the settings, and the result of each policy."""
     document: dict[str, Any] = {
         "trace": scenario.trace.report.to_dict(),
@@ -417,11 +284,14 @@ def json_of(request: Request, scenario: Scenario, results: Sequence[PolicyResult
     return json_text(document | json_entry(scenario.estimates()))
 
 
-def settings_of(request: Request) -> dict[str, Any]:
+def settings_of(request: SimulateOptions) -> dict[str, Any]:
     """Return the settings of the simulation as plain data."""
     return {
-        "round_seconds": None if request.events else request.round_seconds,
-        **{name: getattr(request, name) for name in (*SIMULATION_OPTIONS, "min_gain", "until_seconds", "extrapolate")},
+        **{name: getattr(request.rounds, name) for name in DECLARED["simulate"]},
+        "round_seconds": None if request.events else request.rounds.round_seconds,
+        **dict.fromkeys(request.rounds.of_sharing.keys() - request.rounds.model_fields_set),
+        **{name: getattr(request.simulation, name) for name in (*DECLARED["simulation"], *READ_HERE)},
+        **{name: getattr(request, name) for name in ("until_seconds", "extrapolate")},
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
@@ -435,11 +305,11 @@ def csv_of(results: Sequence[PolicyResult]) -> str:
         return csv_text(["policy", "complete"], [])
     metrics = list(metrics_of(results))
     sizes = _sizes([_delays(each) for each in results])
-    names = [f"queueing_{size}_{'' if size == ELASTIC else 'gpus_'}mean_seconds" for size in sizes]
-    header = ["policy", "complete", *(metric.name for metric in metrics), *names]
+    names = [f"mean_queueing_{size}{'' if size == ELASTIC else '_gpus'}_seconds" for size in sizes]
+    header = ["policy", "complete", *(metric.name for metric, _ in metrics), *names]
     rows = []
-    for each in results:
+    for i, each in enumerate(results):
         by_gpus = _delays(each)
         queueing = [by_gpus[size].mean if size in by_gpus else None for size in sizes]
-        rows.append([each.label, str(each.complete).lower(), *(metric.value(each) for metric in metrics), *queueing])
+        rows.append([each.label, str(each.complete).lower(), *(values[i] for _, values in metrics), *queueing])
     return csv_text(header, rows)

@@ -1,6 +1,6 @@
 """The simulation of one policy, with progress bar, interruption by Ctrl-C, and saved states.
 
-`Run` advances the simulation and writes its output files. With `interruptible`, the first Ctrl-C ends a simulation after the
+`PolicyRun` advances the simulation and writes its output files. With `interruptible`, the first Ctrl-C ends a simulation after the
 current round, or a sweep after the current cells, and a second Ctrl-C stops it immediately. `StateFile` saves the state at
 intervals; another process can continue from it (`saved_note`).
 """
@@ -26,13 +26,13 @@ from typing import Any
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import min_gain_of
 from gavel_py.cli.output import REDRAW_SECONDS, progress_bar, time_text
 from gavel_py.cli.simulate.files import Outputs, is_parquet
 from gavel_py.cli.simulate.learning import SimulationCase
-from gavel_py.cli.simulate.options import SIMULATION_OPTIONS, Request, Scenario, seconds_of
+from gavel_py.cli.simulate.options import Scenario, SimulateOptions, seconds_of
 from gavel_py.cli.simulate.results import PolicyResult, settings_of
-from gavel_py.errors import Fault, InputError
+from gavel_py.cli.usage import refuse
+from gavel_py.errors import Fault, InputError, faults_among
 
 MESSAGE = b"\nFinishing this round; press Ctrl-C again to stop immediately.\n"
 
@@ -66,7 +66,7 @@ def interruptible(message: bytes = MESSAGE) -> Iterator[Interrupt]:
         signal.signal(signal.SIGINT, before)
 
 
-ShowRun = Callable[["Run"], None]
+ShowRun = Callable[["PolicyRun"], None]
 """Updates the progress bar after a step."""
 
 
@@ -78,7 +78,7 @@ def progress(label: str, num_jobs: int, until_seconds: float, wanted: bool) -> I
         return
     started = time.monotonic()
 
-    def state(run: Run) -> tuple[float, str]:
+    def state(run: PolicyRun) -> tuple[float, str]:
         now, left = run.simulation.now, run.left
         done = min(1.0, max(left / num_jobs if num_jobs else 1.0, now / until_seconds if until_seconds else 1.0))
         return done, _progress_text(run, num_jobs, time.monotonic() - started, done)
@@ -87,7 +87,7 @@ def progress(label: str, num_jobs: int, until_seconds: float, wanted: bool) -> I
         yield lambda run: show(partial(state, run), False)
 
 
-def _progress_text(run: Run, num_jobs: int, seconds: float, done: float) -> str:
+def _progress_text(run: PolicyRun, num_jobs: int, seconds: float, done: float) -> str:
     """Return simulated time, jobs, rounds per second, and the estimated time until the end."""
     submitted = run.left + run.simulation.active
     parts = [
@@ -99,14 +99,14 @@ def _progress_text(run: Run, num_jobs: int, seconds: float, done: float) -> str:
     return " · ".join(each for each in parts if each)
 
 
-class Run:
+class PolicyRun:
     """The simulation of one policy.
 
     outputs: files for jobs and rounds, set before `simulate`; complete: false after an interrupt; rounds, left: numbers of rounds
     simulated and of jobs that have left the system so far.
     """
 
-    def __init__(self, request: Request, scenario: Scenario, case: SimulationCase) -> None:
+    def __init__(self, request: SimulateOptions, scenario: Scenario, case: SimulationCase) -> None:
         self.policy, self.label, self.learner, self.elastic = case.policy, case.label, case.learner, case.elastic
         self.outputs: Outputs | None = None
         self.complete = True
@@ -117,14 +117,13 @@ class Run:
             scenario.cluster,
             scenario.profile,
             self.policy,
-            round_seconds=None if request.events else request.round_seconds,
+            options=request.rounds.changed(round_seconds=1.0, by_events=True) if request.events else request.rounds,
             node_failures=scenario.node_failures,
             maintenance=scenario.maintenance,
-            min_gain=min_gain_of(request.sharing, request.min_gain),
             on_round=self._round,
             on_starts=self._starts,
             learn=self.learner,
-            **{name: getattr(request, name) for name in SIMULATION_OPTIONS},
+            **{name: getattr(request.simulation, name) for name in request.simulation.model_fields_set},
         )
         _check_sizes(trace.jobs, scenario, request, case)
         self.recorder = None if request.run_out is None else gp.RunRecorder(self.simulation, stays=True)
@@ -199,37 +198,42 @@ class Run:
             self.recorder.starts(seconds, assignments)
 
 
-def _check_sizes(jobs: Sequence[gp.Job], scenario: Scenario, request: Request, case: SimulationCase) -> None:
+def _check_sizes(jobs: Sequence[gp.Job], scenario: Scenario, request: SimulateOptions, case: SimulationCase) -> None:
     """Raise `InputError` for elastic jobs that the policy or the options do not support, since the simulation would fail later."""
     examples = [next((job for job in jobs if job.is_elastic), None), next((job for job in jobs if job.num_gpus < 1), None)]
     if examples[0] is None or case.learner is not None:
         return
-    options: dict[str, Any] = {"by_events": request.events, "mechanism": request.mechanism, "sharing": request.sharing}
-    scheduler = gp.RoundScheduler(scenario.cluster, scenario.profile, policy=case.policy, **options)
-    scheduler.submit_all([job.model_copy(update={"depends_on": ()}) for job in examples if job is not None])
+    options = gp.SchedulerOptions(by_events=request.events, mechanism=request.rounds.mechanism, sharing=request.rounds.sharing)
+    scheduler = gp.RoundScheduler(scenario.cluster, scenario.profile, case.policy, options=options)
+    scheduler.submit_all([job.without_dependencies() for job in examples if job is not None])
 
 
 MAY_DIFFER = ("until_seconds",)
 """Settings that may change when a simulation is continued."""
 
-OLD_DEFAULTS = {"solve_seconds": 0.0, "retry_seconds": 0.0, "starts_between_rounds": False}
-"""Settings that files of earlier versions lack, with the values that applied then."""
-
 DEFAULT_EVERY = "10min"
 
 
-def check_state_options(request: Request) -> None:
+def check_state_options(request: SimulateOptions) -> None:
     """Raise `UsageError` for incompatible options for saved states."""
-    if request.state_every is not None and request.save_state is None:
-        raise click.UsageError("--state-every sets how often --save-state FILE is written; give both")
-    if request.elastic and (request.learn is not None or request.save_state or request.continue_from):
-        raise click.UsageError("--elastic compares two runs of each policy; omit --learn, --save-state and --continue")
-    if request.run_out is not None and request.continue_from is not None:
-        raise click.UsageError("--run-out records a run from its beginning, which --continue does not have; give only one of them")
-    for path in (request.jobs_out, request.timeline_out):
-        if path is not None and is_parquet(path) and (request.save_state or request.continue_from):
-            text = "a Parquet file cannot be continued by another process; write a .csv, or omit --save-state and --continue"
-            raise click.UsageError(f"{path}: {text}")
+    has_state = request.save_state or request.continue_from
+    refuse(
+        (
+            request.state_every is not None and request.save_state is None,
+            "--state-every sets how often --save-state FILE is written; give both",
+        ),
+        (
+            request.elastic and (request.learn is not None or has_state),
+            "--elastic compares two runs of each policy; omit --learn, --save-state and --continue",
+        ),
+        (
+            request.run_out is not None and request.continue_from is not None,
+            "--run-out records a run from its beginning, which --continue does not have; give only one of them",
+        ),
+    )
+    text = "a Parquet file cannot be continued by another process; write a .csv, or omit --save-state and --continue"
+    tables = [path for path in (request.jobs_out, request.timeline_out) if path is not None]
+    refuse(*((has_state and is_parquet(path), f"{path}: {text}") for path in tables))
 
 
 def saved_results(note: Mapping[str, Any], cases: Sequence[SimulationCase]) -> list[PolicyResult]:
@@ -244,29 +248,30 @@ def saved_results(note: Mapping[str, Any], cases: Sequence[SimulationCase]) -> l
     return found
 
 
-def saved_note(path: Path, request: Request, policies: Sequence[gp.Policy]) -> Mapping[str, Any]:
+def saved_note(path: Path, request: SimulateOptions, policies: Sequence[gp.Policy]) -> Mapping[str, Any]:
     """Return the note that `StateFile` saved with the simulation. Raises `InputError` if it was saved with other options."""
-    note = gp.Simulation.saved_note(path)
-    if not isinstance(note, dict) or "asked" not in note:
-        raise InputError(Fault(str(path), "", "was not written by gavel simulate --save-state; load it with Simulation.load"))
-    then, now = OLD_DEFAULTS | note["asked"], _settings(request, policies)
-    faults = []
-    for name in now:
-        if then.get(name) != now[name]:
-            problem = f"was {then.get(name)!r} when the state was saved, but is {now[name]!r} now; continue with the same options"
-            faults.append(Fault(str(path), name, problem))
+    found = gp.Simulation.saved_note(path)
+    note: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    text = "was not written by gavel simulate --save-state; load it with Simulation.load"
+    InputError.raise_any(faults_among(str(path), ("asked" not in note, "", text)))
+    then, now = note["asked"], _settings(request, policies)
+    changed = {
+        name: f"was {then.get(name)!r} when the state was saved, but is {value!r} now; continue with the same options"
+        for name, value in now.items()
+        if then.get(name) != value
+    }
     files = [name for name, given in (("jobs", request.jobs_out), ("timeline", request.timeline_out)) if given is not None]
+    text = "must be the same as when the state was saved, so that the files can be continued"
     if sorted(files) != sorted(note["files"]):
-        text = "must be the same as when the state was saved, so that the files can be continued"
-        faults.append(Fault(str(path), "--jobs-out and --timeline-out", text))
-    InputError.raise_any(faults)
+        changed["--jobs-out and --timeline-out"] = text
+    InputError.raise_any([Fault(str(path), name, problem) for name, problem in changed.items()])
     return note
 
 
 class StateFile:
     """The file of --save-state, if given; results: results of the completed policies; saved: whether the file was written."""
 
-    def __init__(self, request: Request, policies: Sequence[gp.Policy]) -> None:
+    def __init__(self, request: SimulateOptions, policies: Sequence[gp.Policy]) -> None:
         self.path = request.save_state
         self._settings = _settings(request, policies)
         self._seconds, self._rounds = _interval(request.state_every or DEFAULT_EVERY)
@@ -274,7 +279,7 @@ class StateFile:
         self.results: Sequence[PolicyResult] = ()
         self.saved = False
 
-    def after_step(self, run: Run) -> None:
+    def after_step(self, run: PolicyRun) -> None:
         """Save the state if the interval of --state-every has passed."""
         if self.path is None:
             return
@@ -285,7 +290,7 @@ class StateFile:
         elif self._seconds is not None and time.monotonic() - self._saved_at >= self._seconds:
             self.save(run)
 
-    def save(self, run: Run) -> None:
+    def save(self, run: PolicyRun) -> None:
         """Save the state."""
         if self.path is None:
             return
@@ -307,7 +312,7 @@ class StateFile:
         self._saved_at, self.saved = time.monotonic(), True
 
 
-def _settings(request: Request, policies: Sequence[gp.Policy]) -> dict[str, Any]:
+def _settings(request: SimulateOptions, policies: Sequence[gp.Policy]) -> dict[str, Any]:
     """Return the settings that must be the same when the simulation is continued."""
     settings = {name: value for name, value in settings_of(request).items() if name not in MAY_DIFFER}
     return settings | {"cluster": request.cluster, "policy": [policy.label for policy in policies]}

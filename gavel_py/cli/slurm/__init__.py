@@ -9,6 +9,7 @@ from gavel_py.cli import LazyGroup
 COMMANDS = {name: f"driving.{name}" for name in ("status", "plan")} | {
     "run": "run",
     "install": "install",
+    "uninstall": "install.uninstall",
     "release": "run.release",
     "report": "report",
     "queue": "queue.queue",

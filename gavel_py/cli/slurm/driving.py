@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates, inputs
 from gavel_py.cli.inputs import (
-    FILE,
+    DECLARED,
+    DIRECTORY,
     INPUT,
     JSON,
     PROFILE,
     SECONDS,
     Command,
+    InRounds,
     assignments,
+    declared_options,
     main_option,
     option,
     takes_options,
@@ -33,16 +36,12 @@ from gavel_py.errors import decimal_hint
 
 LEARN = "Learn speeds from running jobs, and estimate all others; SHARE of the GPUs measures [optimistic]."
 
-DIRECTORY = click.Path(path_type=Path, file_okay=False)
-
-
-def _seconds(default: float, *, positive: bool = True) -> dict[str, Any]:
-    """Return the settings of an option for a time in seconds."""
-    return {"type": SECONDS if positive else click.FloatRange(0, 10**9), "default": default, "show_default": True, "metavar": "S"}
+SETTINGS = DECLARED["slurm settings"]
+"""The options that are settings of the driver."""
 
 
 @dataclass(frozen=True)
-class Request:
+class DriverOptions(InRounds):
     """The options, as typed."""
 
     partition: str = main_option(
@@ -51,100 +50,59 @@ class Request:
     policy: str | None = main_option(
         "Policy", "-p", metavar="NAME[,OPTION=VALUE...]", help="Policy, or package.module:Class [max_min_fairness]."
     )
-    settings: tuple[str, ...] = option("Policy", "--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
+    policy_settings: tuple[str, ...] = option("Policy", "--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
     constraint_files: tuple[Path, ...] = main_option(
         "Policy", "--constraints", type=INPUT, metavar="FILE", help="Constraints that the policy must keep."
     )
-    round_seconds: float = main_option("Rounds", "--round", **_seconds(360.0), help="Length of a round.")
+    given_options: dict[str, Any] = declared_options("slurm", main=("round_seconds",), round_seconds="--round")
     profile: str | None = main_option("Input", **PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     estimate: str | None = option("Input", **estimates.ESTIMATE)
     confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)
     extrapolate: bool = option("Input", help="Estimate the throughputs of gangs that the profile lacks: always done here.")
     learn: estimates.Explore | None = main_option("Input", **estimates.learn_option(LEARN))
     store: str | None = option("Input", metavar="FILE|URL", help="Store of measured speeds [profiles.sqlite in --state].")
-    measured: str = option(
-        "Input", default="slurm", show_default=True, metavar="NAME", help="Name of the profile of measured speeds."
-    )
-    renames: tuple[str, ...] = option(
-        "Input", "--map-accelerator", metavar="OLD=NEW", help="Name of a GPU type in Slurm, and in the profile."
-    )
-    prices: tuple[str, ...] = option("Input", "--price", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type.")
     types: Path | None = main_option(
         "Jobs", type=INPUT, metavar="FILE", help="CSV of name,job_type,total_steps: job types by patterns of job names."
     )
     type_of: tuple[str, ...] = option("Jobs", metavar="PATTERN=TYPE", help="Job type of jobs whose name matches, as in bert*=TYPE.")
-    default_type: str | None = option("Jobs", metavar="TYPE", help="Job type of all other jobs.")
-    default_steps: float | None = option("Jobs", type=SECONDS, metavar="N", help="Steps of jobs that specify none.")
-    trust: float = option(
-        "Jobs",
-        type=click.FloatRange(1, 10**9),
-        default=10.0,
-        show_default=True,
-        metavar="X",
-        help="Factor by which steps and progress that jobs report may differ from the profile.",
-    )
-    trusted: tuple[str, ...] = option("Jobs", "--trust-user", metavar="NAME=X", help="The same for the jobs of one user.")
-    progress: Path | None = option(
-        "Jobs", type=DIRECTORY, metavar="DIR", help="Directory where each job writes its steps to a file named after its id."
-    )
     state: Path | None = main_option(
         "Run",
         type=DIRECTORY,
         metavar="DIR",
         help="Directory of state, log, lock and measured speeds [~/.local/state/gavel-py/slurm/PARTITION].",
     )
-    restart_seconds: float | None = option(
-        "Rounds",
-        type=click.FloatRange(0, 10**9),
-        metavar="S",
-        help="Time that a job loses when it is stopped and started [measured].",
+    timeout_seconds: float = option(
+        "Run", "--timeout", type=SECONDS, default=60.0, show_default=True, metavar="S", help="Time limit of a Slurm command."
     )
-    min_run_seconds: float | None = option(
-        "Rounds",
-        type=click.FloatRange(0, 10**9),
-        metavar="S",
-        help="Time that a job runs before it may be preempted [50 times that].",
-    )
-    solve_seconds: float = option(
-        "Rounds", **_seconds(0.0, positive=False), help="Minimum time between two allocations while only jobs change."
-    )
-    timeout_seconds: float = option("Run", "--timeout", **_seconds(60.0), help="Time limit of a Slurm command.")
-    poll_seconds: float = option("Run", "--poll", **_seconds(5.0), help="Time between two readings of the queue.")
-    stop_seconds: float = option("Run", **_seconds(120.0), help="Time that jobs may take to stop.")
-    start_seconds: float = option("Run", **_seconds(60.0), help="Time that jobs may take to start.")
-    tenants_from_slurm: bool = main_option(
-        "Policy", is_flag=True, help="Share by Slurm's accounts and users, weighted by fairshare (hierarchical)."
-    )
-    elastic: bool = option(
-        "Policy",
-        "--elastic/--no-elastic",
-        default=True,
-        help="Choose the number of nodes of jobs with a range [yes], or plan the minimum.",
-    )
-    warn_signal: str = option(
-        "Jobs", default="", metavar="SIGNAL", help="Signal to jobs before a stop, as USR1, or B:USR1 for the script."
-    )
-    warn_seconds: float = option(
-        "Jobs", **_seconds(60.0, positive=False), help="Time from this signal to the stop; jobs may ask for less."
-    )
-    wall_limit: Literal["total", "start"] = option(
-        "Jobs", default="total", show_default=True, help="Count the time limits of jobs over all starts, or for each start."
-    )
-    metrics: Path | None = option(
-        "Output", type=FILE, metavar="FILE", help="Write figures for Prometheus here (node_exporter reads *.prom in its directory)."
-    )
-    metrics_port: int | None = option(
-        "Output", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve these figures at http://127.0.0.1:PORT/metrics."
-    )
-    on_exit: Literal["leave", "release"] = option(
-        "Run", default="leave", show_default=True, help="What to do with jobs on hold at the end."
-    )
-    on_failure: Literal["retry", "release"] = option(
-        "Run", default="retry", show_default=True, help="What to do with jobs on hold if no round is possible."
-    )
+    given_settings: dict[str, Any] = declared_options("slurm settings", main=("tenants_from_slurm",))
+
+    def settings(self) -> gp.SlurmSettings:
+        """Return the settings of the driver."""
+        given: dict[str, Any] = {
+            name: _mapping(name, value) if "numbers" in SETTINGS[name] else value for name, value in self.given_settings.items()
+        }
+        types = assignments(self.type_of, "--type-of", "PATTERN=TYPE")
+        rules = () if self.types is None else gp.TypeRule.from_csv(self.types)
+        return gp.SlurmSettings(self.partition, type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules), **given)
 
 
-def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
+def _mapping(name: str, texts: Iterable[str]) -> dict[str, Any]:
+    """Return a setting from the texts of its option, NAME=VALUE."""
+    declared = SETTINGS[name]
+    (flag,) = declared["names"]
+    found = assignments(texts, flag, declared["option"]["metavar"])
+    return {key: _number(key, text, flag) if declared["numbers"] else text for key, text in found.items()}
+
+
+def _number(name: str, text: str, option: str) -> float:
+    hint = decimal_hint(text)
+    try:
+        return float("" if hint else text)
+    except ValueError:
+        raise click.UsageError(f"{option} {name}={text!r} is not a number{hint}") from None
+
+
+def state_directory(request: DriverOptions, *, shadow: bool = False) -> Path | None:
     """Return the directory of --state, by default in the user's state directory; None for an account without a home."""
     from platformdirs import user_state_path
 
@@ -157,31 +115,11 @@ def state_directory(request: Request, *, shadow: bool = False) -> Path | None:
         return None
 
 
-SETTINGS = (
-    *("default_type", "default_steps", "poll_seconds", "stop_seconds", "start_seconds", "on_exit", "on_failure"),
-    *("trust", "metrics", "metrics_port", "warn_signal", "warn_seconds", "wall_limit", "tenants_from_slurm", "elastic"),
-)
-ROUNDS = ("round_seconds", "restart_seconds", "min_run_seconds", "solve_seconds")
-"""Options that are arguments of `SlurmSettings` and of `RoundScheduler` by the same names."""
-
-
-def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bool = False) -> gp.SlurmDriver:
+def driver_of(request: DriverOptions, clock: gp.WallClock | None = None, *, shadow: bool = False) -> gp.SlurmDriver:
     """Return the driver, or its shadow, with the given options. The solver is imported, so that no round waits for it."""
-    specs = (request.policy,) if request.policy is not None else ("hierarchical",) if request.tenants_from_slurm else ()
-    (policy,) = inputs.policies_of(specs, request.settings, request.constraint_files)
-    prices = {name: _price(name, price) for name, price in assignments(request.prices, "--price", "TYPE=PRICE").items()}
-    types = assignments(request.type_of, "--type-of", "PATTERN=TYPE")
-    users = assignments(request.trusted, "--trust-user", "NAME=X")
-    renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
-    rules = () if request.types is None else gp.TypeRule.from_csv(request.types)
-    settings = gp.SlurmSettings(
-        partition=request.partition,
-        accelerators=renames,
-        prices_per_hour=prices,
-        trusted={name: _price(name, text, "--trust-user") for name, text in users.items()},
-        type_rules=(*(gp.TypeRule(*pair) for pair in types.items()), *rules),
-        **{name: getattr(request, name) for name in SETTINGS},
-    )
+    settings = request.settings()
+    specs = (request.policy,) if request.policy is not None else ("hierarchical",) if settings.tenants_from_slurm else ()
+    (policy,) = inputs.policies_of(specs, request.policy_settings, request.constraint_files)
     # By default not in the user's data directory, since the account of a daemon often has no home directory.
     is_named = request.store is not None or os.environ.get("GAVEL_PY_STORE")
     directory = state_directory(request, shadow=shadow)
@@ -198,43 +136,31 @@ def driver_of(request: Request, clock: gp.WallClock | None = None, *, shadow: bo
     if request.estimate is not None:
         profile = profile.with_estimates(request.estimate, confidence=request.confidence)
     inputs.import_solver([policy])
-    common: dict[str, Any] = {"directory": directory, "commands": gp.SlurmCommands(request.timeout_seconds), "clock": clock}
-    common |= {name: getattr(request, name) for name in ROUNDS}
+    common: dict[str, Any] = {"options": request.rounds, "directory": directory, "clock": clock}
+    common["commands"] = gp.SlurmCommands(request.timeout_seconds)
     if shadow:
         return gp.SlurmShadow(settings, profile, policy, **common)
-    speeds = profile if request.learn is None else estimates.learner(profile, request.learn, store, request.measured)
-    return gp.SlurmDriver(settings, speeds, policy, progress=request.progress, store=store, measured=request.measured, **common)
-
-
-def _price(name: str, text: str, option: str = "--price") -> float:
-    hint = decimal_hint(text)
-    try:
-        return float("" if hint else text)
-    except ValueError:
-        raise click.UsageError(f"{option} {name}={text!r} is not a number{hint}") from None
+    speeds = profile if request.learn is None else estimates.learner(profile, request.learn, store, settings.measured)
+    return gp.SlurmDriver(settings, speeds, policy, store=store, **common)
 
 
 @click.command("status", cls=Command)
-@takes_options(Request)
+@takes_options(DriverOptions)
 @click.option("--json", "as_json", **JSON)
-def status(request: Request, as_json: bool) -> None:
+def status(request: DriverOptions, as_json: bool) -> None:
     """Show nodes and jobs as the driver sees them.
 
     Shows which jobs are managed and as which job type, and which are left alone and why.
     """
     with warnings_shown():
-        driver = driver_of(request)
-        try:
-            picture = driver.look()
-        except gp.SlurmError as error:
-            raise gp.SlurmError(f"no Slurm here: sinfo or squeue does not answer ({error})") from None
+        picture = driver_of(request).look()
     emit(json_text(status_document(picture)) if as_json else status_text(picture), None)
 
 
 @click.command("plan", cls=Command)
-@takes_options(Request)
+@takes_options(DriverOptions)
 @click.option("--json", "as_json", **JSON)
-def plan(request: Request, as_json: bool) -> None:
+def plan(request: DriverOptions, as_json: bool) -> None:
     """Show what the next round would do, and why. Nothing is changed, and nothing is written."""
     with warnings_shown():
         decided = driver_of(request).plan()
@@ -284,7 +210,7 @@ def plan_document(decided: gp.SlurmDecided) -> dict[str, Any]:
     return {
         "round": decided.begun.index,
         "start_seconds": decided.begun.start_seconds,
-        **{name: list(getattr(moves, name)) for name in ("keep", "stop", "hold")},
+        **{name: list(getattr(moves, name)) for name in ("keep", "stop", "bind")},
         "start": {job_id: dict(target) for job_id, target in moves.start.items()},
         "cannot": dict(moves.cannot),
         "release": list(moves.give_back),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE
-from gavel_py.cli.output import emit
+from gavel_py.cli.inputs import DIRECTORY, FILE, option, takes_options
+from gavel_py.cli.output import counted, emit
 
 COMMENT_WIDTH = 118
 
@@ -44,76 +46,131 @@ LISTS = ("JobSubmitPlugins", "SchedulerParameters")
 CONFIGURED = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 """A line of `scontrol show config`."""
 
+PROPERTY = re.compile(r"(\w+)=(\S*)")
+"""A property in a line of `scontrol show partition --oneliner`."""
+
+REMEDY = "make the environment with an interpreter for all, outside of home directories: /usr/bin/python3 -m venv /opt/gavel-py"
+
 ANSWER_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
+class InstallOptions:
+    """The options, as typed."""
+
+    partition: str = option(required=True, metavar="NAMES", help="Partitions to manage, as in gpu,gpu-long.")
+    users: tuple[str, ...] = option("--user", metavar="NAME", help="SlurmUser and the driver's account; root is always included.")
+    default_partition: bool = option(help="Jobs without a partition go to one of these [if Slurm says so].")
+    reject_odd: bool = option(help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
+    reject_unplanned: bool = option(help="Refuse --nodelist, --exclude, --exclusive: such jobs take no turns.")
+    service: Path | None = option(type=FILE, metavar="FILE", help="Also write a systemd unit, for the last account of --user.")
+    defaults: Path | None = option(
+        type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit."
+    )
+    out: Path | None = option("-o", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
+
+
 @click.command("install")
-@click.option("--partition", required=True, metavar="NAMES", help="Partitions to manage, as in gpu,gpu-long.")
-@click.option("--user", "users", multiple=True, metavar="NAME", help="SlurmUser and the driver's account; root is always included.")
-@click.option("--default-partition", is_flag=True, help="Jobs without a partition go to one of these.")
-@click.option(
-    "--dead-seconds",
-    type=click.FloatRange(0, 10**6),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Let jobs pass if the driver has been silent for this time; 0: never.",
-)
-@click.option("--reject-odd", is_flag=True, help="Refuse gangs such as 5 GPUs that fit only as 1 on each of 5 nodes.")
-@click.option("--reject-unplanned", is_flag=True, help="Refuse --nodelist, --exclude, --exclusive: such jobs take no turns.")
-@click.option("--service", type=FILE, metavar="FILE", help="Also write a systemd unit, for the last account of --user.")
-@click.option("--defaults", type=FILE, metavar="FILE", help="Also write /etc/default/gavel-slurm, with the options of the unit.")
-@click.option("-o", "--out", type=FILE, metavar="FILE", help="Write the plugin to this file instead of the terminal.")
-def command(
-    partition: str,
-    users: tuple[str, ...],
-    default_partition: bool,
-    dead_seconds: float,
-    reject_odd: bool,
-    reject_unplanned: bool,
-    service: Path | None,
-    defaults: Path | None,
-    out: Path | None,
-) -> None:
+@takes_options(InstallOptions)
+def command(request: InstallOptions) -> None:
     """Write the job_submit plugin for Slurm.
 
-    While a driver is alive, the plugin puts new jobs on hold, and records when they were submitted and whether their users hold
-    them. The other steps of the installation are listed on standard error.
+    While a driver is alive, the plugin lets new jobs wait for it, and notes when they were submitted. The other steps of the
+    installation are listed on standard error.
     """
-    numbers = [_uid(name) for name in users]
-    if service is not None:
-        if not users:
+    numbers = [_uid(name) for name in request.users]
+    names = {name.strip() for name in request.partition.split(",")}
+    default = next((name for name, listed in _partitions().items() if name in names and listed.get("Default") == "YES"), "")
+    if default:
+        click.echo(f"Jobs without a partition are managed too: {default} is the default (Default=YES).", err=True)
+    if numbers and (barrier := _barrier(numbers[-1])):
+        click.echo(f"warning: {request.users[-1]} cannot run this gavel: {barrier}", err=True)
+    if request.service is not None:
+        if not request.users:
             raise click.UsageError("--service needs --user NAME, the account that runs the driver")
-        emit(gp.slurm_service(partition, user=users[-1], command=_program()), service)
-    if defaults is not None:
-        emit(_defaults(), defaults)
+        emit(gp.slurm_service(request.partition, user=request.users[-1], command=_program()), request.service)
+    if request.defaults is not None:
+        emit(_defaults(), request.defaults)
     text = gp.slurm_plugin(
-        partition,
+        request.partition,
         numbers,
-        is_default=default_partition,
-        dead_seconds=dead_seconds,
-        reject_odd=reject_odd,
-        reject_unplanned=reject_unplanned,
+        is_default=request.default_partition or bool(default),
+        reject_odd=request.reject_odd,
+        reject_unplanned=request.reject_unplanned,
     )
-    emit(text, out)
+    emit(text, request.out)
     lines, is_merged = _configuration()
     merged = ", with the values of your site" if is_merged else ", add these to the values that your site already has"
-    advice = ADVICE.format(where=out or "this text", partition=partition, lines="\n".join(lines), merged=merged)
+    advice = ADVICE.format(where=request.out or "this text", partition=request.partition, lines="\n".join(lines), merged=merged)
     click.echo(advice, nl=False, err=True)
+
+
+REMOVAL = """\
+Next, in this order:
+1. In slurm.conf, remove lua from JobSubmitPlugins, and the other lines that were added for gavel-py; then scontrol reconfigure.
+2. Only then remove job_submit.lua: slurmctld does not start, or ends, without a plugin that slurm.conf names.
+3. systemctl disable gavel-slurm, and remove its unit, /etc/default/gavel-slurm, its state and the account of the driver.
+"""
+
+
+@click.command("uninstall")
+@click.option("--partition", required=True, metavar="NAMES", help="Partitions that are not managed any more, as in gpu,gpu-long.")
+@click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
+def uninstall(partition: str, state: Path | None) -> None:
+    """Leave jobs to Slurm, and remove gavel's notes in them.
+
+    The notes are those of a driver and its plugin; end the driver first. The other steps are listed on standard error.
+    """
+    done = gp.slurm_uninstall(partition, directory=state)
+    click.echo(f"{counted(len(done.released), 'job')} released, notes removed from {counted(len(done.cleaned), 'job')}.")
+    if done.noted:
+        left = "their AdminComment keeps notes that begin with gavel:, which only SlurmUser, root and administrators may remove"
+        click.echo(f"{counted(len(done.noted), 'job')}: {left}; they change nothing.")
+    if done.placed:
+        left = "Slurm cannot change that while they run; if such a node fails, its job waits for it until scontrol update"
+        click.echo(f"{counted(len(done.placed), 'job')} may only run on the present nodes: {left} JobId=... ReqNodeList=.")
+    click.echo(REMOVAL, nl=False, err=True)
 
 
 def _configuration() -> tuple[list[str], bool]:
     """Return the lines for slurm.conf, and whether they contain the present values of the site, which needs an answer of Slurm."""
-    try:
-        result = gp.SlurmCommands(ANSWER_SECONDS).run(["scontrol", "show", "config"])
-    except gp.SlurmError:
-        result = None
-    present = {} if result is None or result.code else dict(CONFIGURED.findall(result.out))
+    present = dict(CONFIGURED.findall(_shown("config")))
     lines = {name: _merged(present.get(name, ""), value) if name in LISTS else value for name, value in SETTINGS.items()}
     age = present.get("MinJobAge", "").partition(" ")[0]
     if age.isdecimal() and int(age) > int(lines["MinJobAge"]):
         lines["MinJobAge"] = age
     return [f"{name}={value}" for name, value in lines.items()], bool(present)
+
+
+def _shown(*what: str) -> str:
+    """Return what scontrol shows, "" if there is no Slurm here, or it does not answer."""
+    try:
+        result = gp.SlurmCommands(ANSWER_SECONDS).run(["scontrol", "show", *what])
+    except gp.SlurmError:
+        return ""
+    return "" if result.code else result.out
+
+
+def _partitions() -> dict[str, dict[str, str]]:
+    """Return {partition: its properties}, as far as Slurm shows them."""
+    lines = [dict(PROPERTY.findall(line)) for line in _shown("partition", "--oneliner").splitlines()]
+    return {line["PartitionName"]: line for line in lines if "PartitionName" in line}
+
+
+def _barrier(uid: int) -> str:
+    """Return what keeps an account from running this interpreter and package, by the modes of the files; "" if nothing does."""
+    try:
+        account = pwd.getpwuid(uid)
+        groups = {account.pw_gid, *os.getgrouplist(account.pw_name, account.pw_gid)}
+    except KeyError:
+        groups = set[int]()
+    for path in (Path(sys.executable), Path(sys.executable).resolve(), Path(gp.__file__).resolve().parent):
+        for each in (*reversed(path.parents), path):
+            status = each.stat()
+            may = status.st_mode >> (6 if status.st_uid == uid else 3 if status.st_gid in groups else 0)
+            if uid and not may & 1:
+                return f"{path} lies behind {each}, which it may not enter; {REMEDY}"
+    return ""
 
 
 def _merged(present: str, ours: str) -> str:
@@ -144,7 +201,7 @@ OPTIONS=""
 
 """
 
-IN_UNIT = {"partition", "state", "once", "rounds", "dry_run", "shadow"}
+IN_UNIT = {"partition", "state", "once", "num_rounds", "dry_run", "shadow"}
 """Options that are part of the unit, or make no sense in it."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,6 @@ import gavel_py as gp
 from gavel_py.cli.inputs import FILE, INPUT, JSON
 from gavel_py.cli.output import counted, emit, json_text, number
 from gavel_py.cli.tables import Column, table_text
-
-SHOWN = {
-    "finished": ("jobs finished", 1.0),
-    "mean_jct_seconds": ("completion time, mean (s)", 1.0),
-    "median_jct_seconds": ("completion time, median (s)", 1.0),
-    "p99_jct_seconds": ("completion time, 99 % (s)", 1.0),
-    "makespan_seconds": ("makespan (s)", 1.0),
-    "mean_queueing_seconds": ("queueing, mean (s)", 1.0),
-    "utilization": ("utilisation (%)", 100.0),
-    "undelivered_share": ("promised time not delivered (%)", 100.0),
-    "preemptions": ("preemptions", 1.0),
-    "solver_seconds": ("time to solve (s)", 1.0),
-    "wall_seconds": ("total run time (s)", 1.0),
-}
 
 
 @click.command("report")
@@ -58,12 +45,6 @@ def _comparison_document(comparison: gp.SlurmComparison) -> dict[str, Any]:
     return {"slurm": _document(comparison.slurm), "shadow": _document(comparison.shadow), **counts, "tenants": tenants}
 
 
-COMPARED = (
-    *("mean_jct_seconds", "median_jct_seconds", "p99_jct_seconds", "makespan_seconds", "mean_queueing_seconds"),
-    *("utilization", "preemptions"),
-)
-"""Metrics that a shadow and Slurm have in common."""
-
 GPU_HOUR = 3600.0
 
 TOLERATED = 0.1
@@ -72,13 +53,10 @@ TOLERATED = 0.1
 
 def _comparison_text(comparison: gp.SlurmComparison) -> str:
     """Return tables that compare what Slurm did with what the shadow would have done."""
-    both = comparison.slurm, comparison.shadow
-    head = f"{counted(comparison.both, 'job')} finished in both"
-    head += f", {comparison.only_slurm} only in Slurm, {comparison.only_shadow} only in the shadow"
+    counts = f"{comparison.only_slurm} only in Slurm, {comparison.only_shadow} only in the shadow"
     rows = [
-        [label, *(number(None if value is None else value * factor) for value in values), _change(*values)]
-        for name, (label, factor) in ((name, SHOWN[name]) for name in COMPARED)
-        for values in [[run.metrics.get(name) for run in both]]
+        [label, *map(number, values), _change(*values)]
+        for label, values in _metrics([comparison.slurm, comparison.shadow], UNCOMMON)
     ]
     tenants = [
         [
@@ -88,21 +66,40 @@ def _comparison_text(comparison: gp.SlurmComparison) -> str:
         ]
         for name, each in comparison.tenants.items()
     ]
-    columns = [Column("tenant", "name"), Column("jobs"), Column("Slurm (s)"), Column("shadow (s)"), Column("change")]
-    columns += [Column("Slurm (GPU-h)", optional=1), Column("shadow (GPU-h)", optional=1)]
-    policy = str(comparison.shadow.labels["policy"])
+    columns = [
+        *(Column("tenant", "name"), Column("jobs"), Column("Slurm (s)"), Column("shadow (s)"), Column("change")),
+        *(Column("Slurm (GPU-h)", optional=1), Column("shadow (GPU-h)", optional=1)),
+    ]
+    head = ["metric", "Slurm", f"shadow ({comparison.shadow.labels['policy']})", "change"]
     parts = [
-        table_text(head, ["metric", "Slurm", f"shadow ({policy})", "change"], rows),
+        table_text(f"{counted(comparison.both, 'job')} finished in both, {counts}", head, rows),
         table_text("Completion time, mean, and GPU time of all jobs, by tenant", columns, tenants) if tenants else "",
     ]
     slowness = comparison.slowness
     if slowness is not None and abs(slowness - 1) > TOLERATED:
-        where = "too fast" if slowness > 1 else "too slow"
         parts.append(
             f"In Slurm, the median job took {slowness:.3g} times as long as steps and profile predict.\n"
-            f"Jobs that the shadow ended before Slurm ran {where} by the same factor.\n"
+            f"Jobs that the shadow ended before Slurm ran too {'fast' if slowness > 1 else 'slow'} by the same factor.\n"
         )
     return "\n".join(part for part in parts if part)
+
+
+UNITS = {"time": " (s)", "clock": " (s)", "share": " (%)"}
+UNCOMMON = ("finished", "undelivered_share", "solver_seconds", "wall_seconds")
+"""Metrics that a shadow and Slurm do not have in common: Slurm promises nothing, and its own computing time is not known."""
+
+
+def _metrics(runs: Sequence[gp.Run], without: Collection[str] = ()) -> list[tuple[str, list[float | None]]]:
+    """Return the label of each metric that the runs have, with a value for each run."""
+    sizes = {name: 100.0 if metric.quantity == "share" else 1.0 for name, metric in gp.METRICS.items()}
+    return [
+        (
+            (metric.label or metric.title) + UNITS.get(metric.quantity, ""),
+            [None if (value := run.metrics[name]) is None else value * sizes[name] for run in runs],
+        )
+        for name, metric in gp.METRICS.items()
+        if name in runs[0].metrics and name not in without
+    ]
 
 
 def _change(slurm: float | None, shadow: float | None) -> str:
@@ -110,11 +107,7 @@ def _change(slurm: float | None, shadow: float | None) -> str:
 
 
 def _text(run: gp.Run) -> str:
-    rows = [
-        [label, number(None if value is None else value * factor)]
-        for name, (label, factor) in SHOWN.items()
-        for value in [run.metrics.get(name)]
-    ]
+    rows = [[label, number(value)] for label, (value,) in _metrics([run])]
     shares = [[job_type, *(f"{share:.1%}" for share in parts.values())] for job_type, parts in run.shares.items()]
     names = list(next(iter(run.shares.values()), {}))
     tables = [table_text("", ["metric", str(run.labels["policy"])], rows)]

@@ -16,6 +16,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import logged
 from gavel_py.cli.inputs import (
+    DIRECTORY,
     MAX_ROUNDS,
     Command,
     main_option,
@@ -24,37 +25,38 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import counted
-from gavel_py.cli.slurm.driving import Request, applied_text, driver_of, plan_text, state_directory
-
-DIRECTORY = click.Path(path_type=Path, file_okay=False)
+from gavel_py.cli.slurm.driving import DriverOptions, applied_text, driver_of, plan_text, state_directory
 
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 
 
 @dataclass(frozen=True)
-class RunRequest(Request):
+class RunOptions(DriverOptions):
     """The options of this command, as typed."""
 
     log_level: Literal["warning", "info", "debug"] | None = option(
         "Output", help="Log to standard error, with times: problems, all events, or events with all their details."
     )
     once: bool = main_option("Run", help="Run one round and exit.")
-    rounds: int | None = option("Run", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit.")
+    num_rounds: int | None = option(
+        "Run", "--rounds", type=click.IntRange(1, MAX_ROUNDS), metavar="N", help="Run N rounds and exit."
+    )
     dry_run: bool = main_option("Run", help="Show what the next round would do, without doing it.")
     shadow: bool = main_option("Run", help="Change nothing; compare what the driver would do with what Slurm does.")
 
 
-def check_shadow(request: Request) -> None:
+def check_shadow(request: DriverOptions) -> None:
     """Raise `click.UsageError` for an option that has no effect on a shadow."""
-    given = {"--on-exit release": request.on_exit == "release", "--on-failure release": request.on_failure == "release"}
-    given |= {"--progress": request.progress is not None, "--learn": request.learn is not None}
+    settings = request.given_settings
+    given = {f"--{name.replace('_', '-')} release": settings.get(name) == "release" for name in ("on_exit", "on_failure")}
+    given |= {"--progress": "progress" in settings, "--learn": request.learn is not None}
     for name in (name for name, is_given in given.items() if is_given):
         raise click.UsageError(f"--shadow changes nothing in Slurm, and reads only what Slurm lists; leave out {name}")
 
 
 @click.command("run", cls=Command)
-@takes_options(RunRequest)
-def command(request: RunRequest) -> None:
+@takes_options(RunOptions)
+def command(request: RunOptions) -> None:
     """Manage the jobs of partitions in rounds.
 
     Each round reads the queue, decides, preempts and starts jobs, and checks the outcome; until Ctrl-C or SIGTERM. The driver can
@@ -75,14 +77,20 @@ def command(request: RunRequest) -> None:
         directory = state_directory(request, shadow=shadow)
         if directory is None:
             raise click.UsageError("this account has no home directory; give a directory for the state: --state DIR")
+        reported = set[str]()
+
+        def tell(decided: gp.SlurmDecided, applied: gp.SlurmApplied) -> None:
+            notes = [note for note in decided.picture.notes_on_nodes if note not in reported]
+            reported.update(notes)
+            click.echo("".join(f"{note}\n" for note in notes) + applied_text(decided, applied), nl=False)
+
         with driver, _ending(clock, driver):
             click.echo(f"State and log are in {directory}.", err=True)
-            if request.once or request.rounds == 1:
-                decided, applied = driver.round()
-                click.echo(applied_text(decided, applied), nl=False)
+            if request.once or request.num_rounds == 1:
+                tell(*driver.round())
                 driver.end()
             else:
-                driver.run(request.rounds, tell=lambda decided, applied: click.echo(applied_text(decided, applied), nl=False))
+                driver.run(request.num_rounds, tell=tell)
         if shadow:
             click.echo(f"To compare it with Slurm: gavel slurm report {directory}", err=True)
 
@@ -106,16 +114,17 @@ def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
 
 
 @click.command("release")
-@click.option("--partition", required=True, metavar="NAMES", help="Partitions whose jobs are released, as in gpu,gpu-long.")
+@click.option("--partition", required=True, metavar="NAMES", help="Partitions whose leases end, as in gpu,gpu-long.")
 @click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
 @click.option(
     "--timeout", type=click.FloatRange(0.1, 10**6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
 )
 def release(partition: str, state: Path | None, timeout: float) -> None:
-    """Release the jobs that a driver or its plugin holds.
+    """Let Slurm start the jobs that wait for a driver.
 
-    Use it when the driver is dead, on any host, from an account that may manage jobs. Jobs held by their users stay on hold. From
-    then on, the plugin lets new jobs pass until a driver runs again. The command may be repeated.
+    It ends the lease of the driver at once. Use it when the driver is dead, on any host, from an account that may manage jobs;
+    otherwise the lease ends by itself. From then on, the plugin lets new jobs pass until a driver runs again. The command may be
+    repeated.
     """
     released = gp.slurm_release(partition, directory=state, commands=gp.SlurmCommands(timeout))
     click.echo(f"{counted(len(released), 'job')} released.")

@@ -29,6 +29,7 @@ from gavel_py.cli.inputs import (
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import table_text
 from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, similar_in, write
+from gavel_py.cli.usage import refuse
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,19 @@ def import_trace(request: Import) -> None:
     CSV, and the report to standard error.
     """
     needs_profile = (request.estimate, request.extrapolate, request.profile_out, request.reference, request.accelerators)
-    if request.profile is None and any(needs_profile):
-        raise click.UsageError("--estimate, --extrapolate, --profile-out, --reference and --accelerators need --profile")
+    text = "--estimate, --extrapolate, --profile-out, --reference and --accelerators need --profile"
+    refuse((request.profile is None and any(needs_profile), text))
     estimates.check_options(request.estimate, request.confidence)
-    if request.estimate is not None and request.profile_out is not None:
-        raise click.UsageError("--profile-out writes the gangs of --extrapolate; the jobs of --estimate need --estimate again")
-    if request.extrapolate and request.estimate is None and request.profile_out is None:
-        raise click.UsageError("--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need")
+    refuse(
+        (
+            request.estimate is not None and request.profile_out is not None,
+            "--profile-out writes the gangs of --extrapolate; the jobs of --estimate need --estimate again",
+        ),
+        (
+            request.extrapolate and request.estimate is None and request.profile_out is None,
+            "--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need",
+        ),
+    )
     columns = similar_in(request.group, request.predict_durations, "--predict-durations")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
     trace = read(request.file, request.format_name, request.strict, request.ignore_columns).map_accelerators(renames)
@@ -162,8 +169,8 @@ def window(wanted: Window) -> None:
 
     Jobs are counted by arrival. With both, only the jobs in both are kept.
     """
-    if wanted.start is wanted.end is wanted.first is wanted.last is None:
-        raise click.UsageError("select jobs with --from, --to, --first, --last, or several of them")
+    nothing = wanted.start is wanted.end is wanted.first is wanted.last is None
+    refuse((nothing, "select jobs with --from, --to, --first, --last, or several of them"))
     trace = read(wanted.file, wanted.format_name)
     trace = trace.window(wanted.start, wanted.end, first=wanted.first, last=wanted.last, keep_clock=wanted.keep_clock)
     write(trace, wanted.out)

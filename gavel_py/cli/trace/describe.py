@@ -14,13 +14,14 @@ from gavel_py.cli.inputs import FILE, IGNORE, JSON, PROFILE, STORE, TRACE, argum
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.tables import Column, table_text, wrapped
 from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, report_text, similar_in
+from gavel_py.cli.usage import refuse
 
 MAX_NAMES = 10
 """Maximum number of tenants and job types listed; the JSON output has all of them."""
 
 
 @dataclass(frozen=True)
-class Request:
+class DescribeOptions:
     """The options, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
@@ -41,14 +42,13 @@ class Request:
 
 
 @click.command("describe")
-@takes_options(Request)
-def command(request: Request) -> None:
+@takes_options(DescribeOptions)
+def command(request: DescribeOptions) -> None:
     """Show what a trace contains.
 
     Shows counts, GPUs, durations, and the load over time. FILE may be "-", standard input.
     """
-    if request.reference is not None and request.profile is None:
-        raise click.UsageError("--reference needs --profile")
+    refuse((request.reference is not None and request.profile is None, "--reference needs --profile"))
     columns = similar_in(request.group, request.predictability, "--predictability")
     if request.plot is not None:
         gp.check_plot(request.plot)

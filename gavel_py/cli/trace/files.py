@@ -13,6 +13,7 @@ from gavel_py.cli.files import with_names
 from gavel_py.cli.inputs import FILE, allow_imports_from_here, ignored
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import wrapped
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import Fault
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -40,8 +41,7 @@ def read(file: Path, format_name: str | None = None, strict: bool = False, ignor
 
 def similar_in(group: str | None, is_wanted: bool, flag: str) -> list[str]:
     """Return the columns of --group. Raises `click.UsageError` if it is given without the flag that uses it."""
-    if group is not None and not is_wanted:
-        raise click.UsageError(f"--group needs {flag}")
+    refuse((group is not None and not is_wanted, f"--group needs {flag}"))
     return list(gp.DurationPredictor().group) if group is None else [name.strip() for name in group.split(",") if name.strip()]
 
 

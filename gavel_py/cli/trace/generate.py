@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 import gavel_py as gp
 from gavel_py.cli import estimates
-from gavel_py.cli.inputs import INPUT_OR_TEXT, PROFILE, SEED, STORE, find_profile, option, takes_options
+from gavel_py.cli.inputs import INPUT_OR_TEXT, PROFILE, STORE, declared_options, find_profile, option, takes_options
 from gavel_py.cli.trace.files import OUT, read, write
+from gavel_py.cli.usage import refuse
 from gavel_py.errors import decimal_hint
 
 PUBLISHED = "1:0.7,2:0.1,4:0.15,8:0.05"
@@ -19,39 +20,28 @@ PUBLISHED = "1:0.7,2:0.1,4:0.15,8:0.05"
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerateOptions:
     """The options, as typed."""
 
     num_jobs: int = option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Number of jobs.")
     jobs_per_hour: float | None = option(type=float, metavar="X", help="Arrivals per hour, on average.")
     static: bool = option(help="All jobs arrive at time 0.")
-    burstiness: float = option(
-        type=float,
-        default=1.0,
-        show_default=True,
-        metavar="C",
-        help="Burstiness of arrivals: 1 = Poisson; more: bursts and pauses.",
-    )
     gangs: str | None = option(metavar="GPUS:PART,...", help=f"Mix of gang sizes [{PUBLISHED}].")
     durations: str | None = option(
         type=INPUT_OR_TEXT, metavar="FILE|PART:S-S,...", help="Durations of a trace, or log-uniform ones [as published]."
     )
-    heavy_share: float = option(type=float, default=0.0, show_default=True, metavar="X", help="Fraction of jobs with weight 5.")
-    workflows: bool = option(help="Jobs belong to workflows of about 10, and wait for some of the jobs before them.")
+    given: dict[str, Any] = declared_options("generate")
     profile: str = option(**PROFILE, default="gavel-osdi20", show_default=True, help="Profile of the job types.")
     estimate: str | None = option(**estimates.ESTIMATE)
     confidence: estimates.Confidence = option(**estimates.CONFIDENCE)
     extrapolate: bool = option(**estimates.EXTRAPOLATE)
-    reference: str = option(default="v100", show_default=True, metavar="TYPE", help="Accelerator of the durations.")
-    seed: int = option(**SEED, help="Seed of all random choices.")
     store: str | None = option(**STORE)
     out: Path | None = option("-o", **OUT)
 
 
 @click.command("generate")
-@takes_options(Request)
-@click.pass_context
-def command(context: click.Context, request: Request) -> None:
+@takes_options(GenerateOptions)
+def command(request: GenerateOptions) -> None:
     """Generate a random trace.
 
     The same options give the same trace, byte for byte.
@@ -60,12 +50,17 @@ def command(context: click.Context, request: Request) -> None:
     gavel trace generate --jobs 100 --jobs-per-hour 5.6 --out jobs.csv
     gavel trace generate --jobs 100 --static --gangs 1:1 --durations 0.8:1900-60000,0.2:60000-600000
     """
-    if request.static and request.jobs_per_hour is not None:
-        raise click.UsageError("--static and --jobs-per-hour exclude each other: all jobs arrive at time 0, or at this rate")
-    if request.static and context.get_parameter_source("burstiness") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--static and --burstiness exclude each other: all jobs arrive at time 0, or in bursts")
-    if not request.static and request.jobs_per_hour is None:
-        raise click.UsageError("give the arrivals: --jobs-per-hour X, or --static for all at once")
+    refuse(
+        (
+            request.static and request.jobs_per_hour is not None,
+            "--static and --jobs-per-hour exclude each other: all jobs arrive at time 0, or at this rate",
+        ),
+        (
+            request.static and "burstiness" in request.given,
+            "--static and --burstiness exclude each other: all jobs arrive at time 0, or in bursts",
+        ),
+        (not request.static and request.jobs_per_hour is None, "give the arrivals: --jobs-per-hour X, or --static for all at once"),
+    )
     estimates.check_options(request.estimate, request.confidence)
     gangs = _gangs(request.gangs or PUBLISHED)
     profile = estimates.of_types(find_profile(request.profile, request.store), request.estimate, request.confidence)
@@ -74,10 +69,8 @@ def command(context: click.Context, request: Request) -> None:
         gp.extend_profile(profile, gangs) if request.extrapolate and request.estimate is None else profile,
         gang_mix=None if request.gangs is None else gangs,
         durations=None if request.durations is None else _durations(request.durations),
-        **{
-            name: getattr(request, name)
-            for name in ("jobs_per_hour", "burstiness", "heavy_share", "reference", "workflows", "seed")
-        },
+        jobs_per_hour=request.jobs_per_hour,
+        **request.given,
     )
     write(trace, request.out)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import faults_from, refuse
 from gavel_py.io import reading
 from gavel_py.io.snapshots import DAMAGED
 from gavel_py.io.writing import BUSY_SECONDS, file_errors_as_faults, write_atomic
@@ -46,11 +46,14 @@ def check_schema(where: str, connection: sqlite3.Connection, *, make: bool) -> N
     if make and application == 0 and tables == 0:
         for statement in SCHEMA:
             connection.execute(statement)
-    elif application != APPLICATION_ID:
-        raise InputError(Fault(where, "", "is an SQLite database, but not that of a sweep"))
-    elif version != SCHEMA_VERSION:
+    else:
+        is_ours = application == APPLICATION_ID
         text = f"was written by another version of gavel-py (schema {version}, this one knows {SCHEMA_VERSION})"
-        raise InputError(Fault(where, "", f"{text}; read it with that one, or sweep into another file"))
+        refuse(
+            where,
+            (not is_ours, "", "is an SQLite database, but not that of a sweep"),
+            (is_ours and version != SCHEMA_VERSION, "", f"{text}; read it with that one, or sweep into another file"),
+        )
 
 
 Status = Literal["done", "failed"]
@@ -184,7 +187,7 @@ class CellStore:
             stored = self._connection.execute(SELECT).fetchall()
         rows = []
         for labels, status, error, attempts, seconds, metrics in _counted_once(stored):
-            cell = {"status": status, "error": error, "attempts": attempts, "seconds": seconds}
+            cell = {"status": status, "error": error, "attempts": attempts, "wall_seconds": seconds}
             rows.append({**labels, **cell, **json.loads(metrics or "{}")})
         return rows
 
@@ -224,17 +227,18 @@ def read_runs(path: str | Path) -> Runs:
     head = _head(path)
     if head == SQLITE:
         return Runs(_stored(path, RUNS, _run))
-    document = reading.json_document(path) if head.removeprefix(BOM_UTF8).lstrip()[:1] in b"{[" else None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        kinds = "neither the store of gavel sweep (--results) nor a .json file of gavel simulate --run-out"
-        raise InputError(Fault(str(path), "", f"holds no runs: it is {kinds}"))
-    if document.get("version") != VERSION:
-        found = f"has version {document.get('version')!r}, and this gavel-py reads version {VERSION}"
-        raise InputError(Fault(str(path), "", f"{found}; another one has written it"))
-    try:
+    found = reading.json_document(path) if head.removeprefix(BOM_UTF8).lstrip()[:1] in b"{[" else None
+    document: dict[str, Any] = found if isinstance(found, dict) else {}
+    is_ours, version = document.get("format") == FORMAT, document.get("version")
+    kinds = "neither the store of gavel sweep (--results) nor a .json file of gavel simulate --run-out"
+    text = f"has version {version!r}, and this gavel-py reads version {VERSION}; another one has written it"
+    refuse(
+        str(path),
+        (not is_ours, "", f"holds no runs: it is {kinds}"),
+        (is_ours and version != VERSION, "", text),
+    )
+    with faults_from(str(path), "is damaged or was changed by hand", *DAMAGED, named=True):
         return Runs(run_from(each) for each in document["runs"])
-    except DAMAGED as error:
-        raise InputError(Fault(str(path), "", f"is damaged or was changed by hand: {type(error).__name__} {error}")) from None
 
 
 def read_failures(path: str | Path) -> list[tuple[Labels, str]]:
@@ -270,11 +274,8 @@ def write_runs(path: str | Path, runs: Iterable[Run]) -> None:
 
 def _head(path: str | Path) -> bytes:
     """Return the first bytes of a file, as many as `SQLITE` has."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(SQLITE))
-    except OSError as error:
-        raise InputError(Fault(str(path), "", f"cannot be read: {error.strerror or error}")) from None
+    with faults_from(str(path), "cannot be read", OSError), open(path, "rb") as file:
+        return file.read(len(SQLITE))
 
 
 def _stored(path: str | Path, statement: str, convert: Callable[..., Item]) -> list[Item]:
@@ -284,10 +285,8 @@ def _stored(path: str | Path, statement: str, convert: Callable[..., Item]) -> l
     with file_errors_as_faults(str(path)), closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as connection:
         check_schema(str(path), connection, make=False)
         rows: list[PlaceRow] = connection.execute(statement).fetchall()
-    try:
+    with faults_from(str(path), "is damaged", *DAMAGED, zlib.error, named=True):
         return [convert(*row) for row in _counted_once(rows)]
-    except (*DAMAGED, zlib.error) as error:
-        raise InputError(Fault(str(path), "", f"is damaged: {type(error).__name__} {error}")) from None
 
 
 def _run(labels: Labels, metrics: str, run: bytes) -> Run:

@@ -33,31 +33,6 @@ def quantiles(samples: Iterable[float], limit: int = MAX_SAMPLES) -> Floats:
     return values if len(values) <= limit else np.asarray(np.quantile(values, np.linspace(0.0, 1.0, limit)), dtype=float)
 
 
-METRICS = {
-    "mean_jct_seconds": "mean completion time of the finished jobs, from arrival to end",
-    "median_jct_seconds": "their median completion time",
-    "p99_jct_seconds": "the completion time that 99 % of them do not exceed",
-    "makespan_seconds": "from the first arrival to the end of the last job",
-    "mean_queueing_seconds": "mean time in the system without GPUs",
-    "finish_time_fairness": "mean of ρ = completion time / that of the same trace under `isolated`",
-    "utilization": "used part of the GPU-seconds that were not down, all types",
-    "undelivered_share": "part of the promised GPU-seconds that the rounds did not deliver",
-    "cost": "of all GPUs held, in the unit of their prices per hour",
-    "finished": "number of jobs that finished",
-    "unfinished": "number of measured jobs that did not: failed, cancelled, or still in the system",
-    "ended_after_arrivals": "number of measured jobs that ended when no job of the trace was still to arrive",
-    "late": "number of jobs that missed their deadline",
-    "preemptions": "how often a job lost its GPUs before it was done",
-    "solver_seconds": "time spent on allocations",
-    "wall_seconds": "time that the run took",
-    "cpu_seconds": "processor time that its process took meanwhile",
-    "objective": "of a static solve: the value of the policy's objective, as proven",
-    "cost_per_hour": "of a static solve: of the GPUs in use, in the unit of their prices; none if a price is unknown",
-    "gap": "of a static solve: bound less value, relative",
-}
-"""Descriptions of the known metrics of a run, by name. A run may lack some of them and may have others."""
-
-
 @dataclass(frozen=True, eq=False)
 class OverTime:
     """Time series of a run over T intervals.

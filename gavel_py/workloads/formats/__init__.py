@@ -6,14 +6,15 @@ Installed packages offer formats as entry points of the group `gavel_py.trace_fo
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest
 from gavel_py.io.plugins import Plugins, one_line
-from gavel_py.workloads.formats import alibaba2018, gavel, helios, native, openb, pai, philly, pollux, slurm_accounting
-from gavel_py.workloads.intake import HasColumns, Head, Intake, TraceFormat, head_of
+from gavel_py.workloads.formats import alibaba2018, gavel, helios, kueue, native, openb, pai, philly, pollux, slurm_accounting
+from gavel_py.workloads.intake import FileHead, HasColumns, Intake, TraceFormat, head_of
 
 __all__ = ["format_of", "trace_formats"]
 
@@ -33,6 +34,7 @@ FORMATS: tuple[TraceFormat, ...] = (
     pollux.FORMAT,
     pollux.FIXED_FORMAT,
     slurm_accounting.FORMAT,
+    kueue.FORMAT,
 )
 """The order in which formats are tried on a file."""
 
@@ -76,14 +78,14 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
     if found is None:
         known = ", ".join(trace_formats())
         with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))
+        text = f"has no known format; if it has one of these, select it with --format (format=...): {known}{_nearest_format(head)}"
         if not head.is_json and with_commas.text != head.first_line and any(each.recognises(with_commas) for each in FORMATS):
-            raise InputError(Fault(str(path), "", f"found one column, {head.first_line!r}; cells must be separated by commas"))
-        text = f"has no known format; if it has one of these, select it with --format (format=...): {known}"
-        raise InputError(Fault(str(path), "", text + _nearest_format(head)))
+            text = f"found one column, {head.first_line!r}; cells must be separated by commas"
+        raise InputError(Fault(str(path), "", text))
     return found
 
 
-def _nearest_format(head: Head) -> str:
+def _nearest_format(head: FileHead) -> str:
     """Return the end of a sentence that names the format with most columns of the file, and those that the file lacks; or ""."""
     tests = {each.name: each.recognises for each in FORMATS if isinstance(each.recognises, HasColumns)}
     lacking = {native.CSV.name: ["job_id"]} | {name: test.lacking(head) for name, test in tests.items()}
@@ -111,20 +113,25 @@ def _offered(name: str) -> TraceFormat:
 
 
 def _guarded(found: TraceFormat, where: str) -> TraceFormat:
-    """Return a user's format in which any error of its functions is raised as `InputError`."""
+    """Return a user's format in which errors of its functions are raised as `InputError`, but for those of gavel_py."""
 
-    def recognises(head: Head) -> bool:
-        try:
+    def recognises(head: FileHead) -> bool:
+        with _blaming(where, f"failed to recognise {head.path}"):
             return bool(found.recognises(head))
-        except Exception as error:  # it may raise anything
-            raise InputError(Fault(where, "", f"failed to recognise {head.path} with {one_line(error)}")) from error
 
     def read(path: Path, intake: Intake) -> None:
-        try:
+        with _blaming(where, f"failed to read {path}"):
             found.read(path, intake)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(Fault(where, "", f"failed to read {path} with {one_line(error)}")) from error
 
     return replace(found, recognises=recognises, read=read)
+
+
+@contextmanager
+def _blaming(where: str, attempt: str) -> Iterator[None]:
+    """Raise any error of a user's code in the block as an `InputError`; errors of gavel_py pass unchanged."""
+    try:
+        yield
+    except GavelError:
+        raise
+    except Exception as error:
+        raise InputError(Fault(where, "", f"{attempt} with {one_line(error)}")) from error

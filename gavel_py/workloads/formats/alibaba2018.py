@@ -10,9 +10,18 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import refuse
 from gavel_py.io.records import number_of
-from gavel_py.workloads.intake import Head, Intake, SkipError, TraceFormat, amount, run_between, table_rows
+from gavel_py.workloads.intake import (
+    FileHead,
+    Intake,
+    TraceFormat,
+    amount,
+    known_status,
+    run_between,
+    skip_if,
+    table_rows,
+)
 
 COLUMNS = ("task_name", "second", "third", "task_type", "status", "start_time", "end_time", "plan_cpu", "plan_mem")
 
@@ -28,7 +37,7 @@ ARRIVAL = "Workflows arrive with the first start of one of their tasks, since th
 Row = tuple[str, Mapping[str, str]]
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: FileHead) -> bool:
     cells = list(head.columns())
     named = len(cells) == len(COLUMNS) and cells[4] in STATUS.keys() | UNFINISHED
     return named and bool(DAG_NAME.fullmatch(cells[0]) or cells[0].startswith("task_"))
@@ -38,12 +47,9 @@ def _read(path: Path, intake: Intake) -> None:
     workflows: dict[str, list[Row]] = {}
     for where, row in table_rows(path, intake, columns=COLUMNS):
         with intake.entry(where):
-            if row["status"] in UNFINISHED:
-                raise SkipError(f"had not ended (status {row['status']})")
-            if row["status"] not in STATUS:
-                raise InputError(Fault("", "status", f"must be Terminated or another status of the trace, found {row['status']!r}"))
-            if not amount(row, "start_time") or not amount(row, "end_time"):
-                raise SkipError("began or ended outside the time of the trace")
+            known_status(row["status"], "status", STATUS, UNFINISHED)
+            is_outside = not amount(row, "start_time") or not amount(row, "end_time")
+            skip_if((is_outside, "began or ended outside the time of the trace"))
             workflows.setdefault(_job_name(row), []).append((where, row))
     for job_name, rows in workflows.items():
         arrival = min(amount(row, "start_time") for _, row in rows)
@@ -58,10 +64,8 @@ def _read(path: Path, intake: Intake) -> None:
 def _job_name(row: Mapping[str, str]) -> str:
     """Return the job of a task: of two cells, the one that is not a number."""
     names = [row[name] for name in ("second", "third") if not number_of(row[name]) >= 0]
-    if len(names) != 1 or not names[0]:
-        raise InputError(
-            Fault("", "job_name", f"must be a name beside a number of instances, found {row['second']!r}, {row['third']!r}")
-        )
+    text = f"must be a name beside a number of instances, found {row['second']!r}, {row['third']!r}"
+    refuse("", (len(names) != 1 or not names[0], "job_name", text))
     return names[0]
 
 

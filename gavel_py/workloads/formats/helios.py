@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.workloads.intake import (
+    NO_GPU,
     Intake,
-    SkipError,
     TraceFormat,
     amount,
     contradicts,
     count,
+    host_requests,
+    known_status,
     labels_of,
     moment,
     required_moment,
     run_between,
+    skip_if,
     table_rows,
     with_columns,
 )
@@ -29,12 +31,10 @@ def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where):
             num_gpus = count(row, "gpu_num")
-            if not num_gpus:
-                raise SkipError("asks for no GPU")
+            skip_if((not num_gpus, NO_GPU))
             submitted, started, ended = required_moment(row, "submit_time"), moment(row, "start_time"), moment(row, "end_time")
-            status = _status(row["state"])
-            if "start_time" in row and started is None:
-                raise SkipError("never started")
+            status = known_status(row["state"], "state", STATUS, {"SUSPENDED"})
+            skip_if(("start_time" in row and started is None, "never started"))
             run = amount(row, "duration")
             if started is not None and ended is not None:
                 run_between(started, ended, "end_time")
@@ -44,7 +44,7 @@ def _read(path: Path, intake: Intake) -> None:
                     "num_gpus": num_gpus,
                     "arrival_seconds": submitted,
                     "tenant": row["vc"],
-                    "cpus_per_gpu": amount(row, "cpu_num", 0) / num_gpus,
+                    **host_requests(num_gpus, amount(row, "cpu_num", 0)),
                 },
                 run_seconds=run,
                 wait_seconds=None if started is None else intake.wait_between(submitted, started),
@@ -55,14 +55,6 @@ def _read(path: Path, intake: Intake) -> None:
             )
             if contradicts(run, started, ended):
                 intake.assume(DURATION)
-
-
-def _status(state: str) -> str:
-    if state == "SUSPENDED":
-        raise SkipError("had not ended (state SUSPENDED)")
-    if state not in STATUS:
-        raise InputError(Fault("", "state", f"{state!r} is not known{nearest(state, STATUS)}"))
-    return STATUS[state]
 
 
 FORMAT = TraceFormat("helios", "SenseTime's Helios, cluster_log.csv", with_columns(*COLUMNS), _read, has_dates=True)

@@ -9,24 +9,25 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError, decimal_hint, nearest
+from gavel_py.errors import Fault, InputError, check_type, faults_among, faults_from, unknown_names
 from gavel_py.io import reading
 from gavel_py.io.records import is_absent, number_of
 from gavel_py.io.writing import check_libraries
-from gavel_py.problem.job import RECORDED, Job
-from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, is_missing, table_rows
+from gavel_py.problem.columns import text_fields
+from gavel_py.problem.job import Job
+from gavel_py.problem.job_set import RECORDED
+from gavel_py.workloads.intake import FileHead, Intake, TraceFormat, amount, count, is_missing, table_rows, wrong_cell
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS
 
 KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
 TEXTS = {"status", "accelerator"}
-NAMES = {"job_id", "job_type", "tenant", "locality", "workflow", "duration_accelerator", "allowed_accelerators", "depends_on"}
-"""Fields whose values are taken literally: a tenant may be called "none"."""
-
 NO_JOBS = re.compile(r'\s*(\[\s*\]|\{\s*"jobs"\s*:\s*\[\s*\]\s*\})\s*')
-LITERAL = NAMES | {RECORDED + name for name in TEXTS}
+LITERAL = {*text_fields(Job), *(RECORDED + name for name in TEXTS)}
+"""Fields whose values are taken literally: a tenant may be called "none"."""
 
 
 def is_known(name: str) -> bool:
@@ -44,30 +45,23 @@ def _read_csv(path: Path, intake: Intake) -> None:
 def _unknown(where: str, names: Iterable[str], intake: Intake) -> list[Fault]:
     """Return a fault for each column that is neither known nor ignored."""
     unknown = (name for name in names if not is_known(name) and name not in intake.ignored)
-    return [Fault(where, "", f"column {name!r} is not known{nearest(name, KNOWN)}") for name in unknown]
+    return unknown_names(where, "", unknown, KNOWN, noun="column")
 
 
 def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
     for number, line in reading.numbered_lines(path):
         where = f"{path}, line {number}"
         try:
-            yield where, json.loads(line, object_pairs_hook=_unique_keys)
-        except (ValueError, RecursionError) as error:
-            intake.broken(where, Fault("", "", f"is not valid JSON: {error}"))
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key appears twice in one object")
-    return dict(pairs)
+            yield where, reading.parse_json(path, line, number)
+        except InputError as error:
+            intake.broken(where, *(replace(fault, where="") for fault in error.faults))
 
 
 def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
     """Add the job of each (place, {field: value}) to the intake; None is the default of a field."""
     for where, row in rows:
         with intake.entry(where):
-            if not isinstance(row, Mapping):
-                raise InputError(Fault("", "", f"must be an object of field to value, found {type(row).__name__}"))
+            check_type("", "", row, Mapping, "must be an object of field to value")
             present = ((name, value) for name, value in row.items() if not _is_missing(name, value))
             fields = {str(name): value for name, value in present if name not in intake.ignored}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
@@ -85,7 +79,7 @@ def _is_missing(name: str, value: Any) -> bool:
 
 def _text(field: str, value: Any) -> str:
     if isinstance(value, list | Mapping):
-        raise InputError(Fault("", field, f"must be text, found {value!r:.60}"))
+        raise wrong_cell(field, "must be text", value)
     return "" if is_absent(value) else str(value)
 
 
@@ -100,22 +94,22 @@ def _recorded(name: str, value: Any) -> Any:
         return amount({field: value}, field)
     number = number_of(value)  # negative if the clock starts later
     if not math.isfinite(number):
-        raise InputError(Fault("", field, f"must be a finite number, found {value!r}{decimal_hint(str(value))}"))
+        raise wrong_cell(field, "must be a finite number", value)
     return number
 
 
-def is_nearly_csv(head: Head) -> bool:
+def is_nearly_csv(head: FileHead) -> bool:
     """Return whether a file with unknown columns has mostly those of jobs; reading it then names the unknown ones."""
     columns = head.columns()
     return "job_id" in columns and 2 * sum(map(is_known, columns)) > len(columns)
 
 
-def _is_json(head: Head) -> bool:
+def _is_json(head: FileHead) -> bool:
     """Return whether the file is a JSON document of jobs, possibly without any."""
     return head.is_json and (('"job_id"' in head.text and not _is_json_lines(head)) or NO_JOBS.fullmatch(head.text) is not None)
 
 
-def _is_json_lines(head: Head) -> bool:
+def _is_json_lines(head: FileHead) -> bool:
     """Return whether the first line is an object with a job_id; in a document on one line, only the jobs in its list have one."""
     line = head.first_line.strip()
     if not (line.startswith("{") and line.endswith("}")):
@@ -133,18 +127,14 @@ def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
     from pyarrow.parquet import ParquetFile
 
     number = 0
-    try:
-        with ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            faults = _unknown(str(path), names, intake)
-            faults += [] if "job_id" in names else [Fault(str(path), "", "column 'job_id' is missing")]
-            InputError.raise_any(faults)
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
-    except (ArrowException, OSError) as error:
-        raise InputError(Fault(str(path), "", f"cannot be read as Parquet: {error}")) from None
+    with faults_from(str(path), "cannot be read as Parquet", ArrowException, OSError), ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        faults = faults_among(str(path), ("job_id" not in names, "", "column 'job_id' is missing"))
+        InputError.raise_any(_unknown(str(path), names, intake) + faults)
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}, row {number}", row
 
 
 CSV = TraceFormat(

@@ -7,21 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.workloads.intake import (
+    NO_GPU,
     Intake,
-    SkipError,
     TraceFormat,
     amount,
     count,
+    host_requests,
     is_missing,
     labels_of,
+    requested_types,
     run_between,
+    skip_if,
     table_rows,
     with_columns,
 )
 
 COLUMNS = ("name", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
 STATUS = {"Succeeded": "passed", "Failed": "failed"}
-GB_PER_MIB = 1.048576e-3
+GB_PER_MIB = 2**20 / 1e9
 SEVERAL = "Pods that requested fractions of several GPUs (gpu_milli below 1000) get whole GPUs: {n}."
 RUNNING = "Pods still in phase Running are treated as ended at their deletion_time: {n}."
 CUT_OFF = "Pods still Running at the last deletion_time of the trace may have run longer than recorded in the trace: {n}."
@@ -32,13 +35,12 @@ def _read(path: Path, intake: Intake) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where):
             gpus, part = count(row, "num_gpu", 0), amount(row, "gpu_milli", 1000) / 1000
-            if not gpus:
-                raise SkipError("asks for no GPU")
             num_gpus = part if gpus == 1 and part < 1 else gpus
-            if is_missing(row["scheduled_time"]):
-                raise SkipError("was never scheduled, so its duration is unknown")
-            if is_missing(row["deletion_time"]):
-                raise SkipError("had not ended (no deletion_time)")
+            skip_if(
+                (not gpus, NO_GPU),
+                (is_missing(row["scheduled_time"]), "was never scheduled, so its duration is unknown"),
+                (is_missing(row["deletion_time"]), "had not ended (no deletion_time)"),
+            )
             scheduled, created, deleted = (amount(row, name) for name in ("scheduled_time", "creation_time", "deletion_time"))
             run = run_between(scheduled, deleted, "deletion_time")
             wait = run_between(created, scheduled, "scheduled_time")
@@ -62,12 +64,8 @@ def _read(path: Path, intake: Intake) -> None:
 
 def _requests(row: dict[str, str], num_gpus: float) -> dict[str, Any]:
     """Return the fields of `Job` for CPUs, memory and GPU models."""
-    requests: dict[str, Any] = {
-        "cpus_per_gpu": amount(row, "cpu_milli", 0) / 1000 / num_gpus,
-        "memory_gb_per_gpu": amount(row, "memory_mib", 0) * GB_PER_MIB / num_gpus,
-    }
-    models = dict.fromkeys(part.strip() for part in row.get("gpu_spec", "").split("|") if part.strip())
-    return requests | ({"allowed_accelerators": tuple(models)} if models else {})
+    requests = host_requests(num_gpus, amount(row, "cpu_milli", 0) / 1000, amount(row, "memory_mib", 0) * GB_PER_MIB)
+    return requests | requested_types(row.get("gpu_spec", "").split("|"))
 
 
 FORMAT = TraceFormat("openb", "Alibaba's openb pods (gpu-v2023)", with_columns(*COLUMNS), _read)

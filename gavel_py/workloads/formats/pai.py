@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import InputError, refuse
 from gavel_py.workloads.intake import (
-    Head,
+    NO_GPU,
+    FileHead,
     Intake,
-    SkipError,
     TraceFormat,
     amount,
     count,
+    host_requests,
     is_missing,
     labels_of,
+    requested_types,
+    skip_if,
     table_rows,
     with_columns,
 )
@@ -60,8 +63,7 @@ class Instances:
 
 def pai_rows(path: Path, intake: Intake) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the place and the cells of each line, except lines that repeat the column names."""
-    if not path.is_file():
-        raise InputError(Fault(str(path), "", "is missing; the tables of jobs and tasks are required"))
+    refuse(str(path), (not path.is_file(), "", "is missing; the tables of jobs and tasks are required"))
     columns = TABLES[path.name]
     for where, row in table_rows(path, intake, columns=columns):
         if row[columns[0]] != columns[0]:
@@ -151,7 +153,7 @@ class Tasks:
     types: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: FileHead) -> bool:
     return {JOBS, TASKS} <= head.inside or head.path.name == JOBS
 
 
@@ -164,7 +166,7 @@ def _read(path: Path, intake: Intake) -> None:
         with intake.entry(where):
             own = tasks.get(row["job_name"], Tasks())
             required, labels = tags.get(row["inst_id"], ("", ()))
-            limits: dict[str, Any] = {"allowed_accelerators": (required,)} if required else {}
+            limits = requested_types([required])
             if own.whole or (own.instances == 1 and own.gpus <= 1):  # each instance has a single GPU to itself
                 limits["gpu_memory_gb"] = memory.get(row["job_name"])
             _read_job(row, own, instances.get(row["job_name"]), limits, labels, intake)
@@ -189,13 +191,12 @@ def _read_job(
     row: dict[str, str], tasks: Tasks, instances: Instances | None, limits: dict[str, Any], labels: Labels, intake: Intake
 ) -> None:
     """Add a job; limits: further fields of `Job`."""
-    if not tasks.gpus:
-        raise SkipError("asks for no GPU")
+    skip_if((not tasks.gpus, NO_GPU))
     submitted = amount(row, "start_time", 0)
-    if not submitted:
-        raise SkipError("has no start_time, so its submission time is unknown")
-    if row["status"] not in STATUS:
-        raise SkipError(f"had not ended (status {row['status'] or 'empty'})")
+    skip_if(
+        (not submitted, "has no start_time, so its submission time is unknown"),
+        (row["status"] not in STATUS, f"had not ended (status {row['status'] or 'empty'})"),
+    )
     start, end = _run(tasks, instances)
     num_gpus = _gang(tasks.gpus)
     # GPU types of machines are preferred to those of tasks, which call some types MISC.
@@ -206,8 +207,7 @@ def _read_job(
         "num_gpus": num_gpus,
         "arrival_seconds": submitted,
         "tenant": row["user"],
-        "cpus_per_gpu": tasks.cpus / num_gpus,
-        "memory_gb_per_gpu": tasks.memory_gb / num_gpus,
+        **host_requests(num_gpus, tasks.cpus, tasks.memory_gb),
     }
     intake.job(
         fields | limits,
@@ -223,11 +223,9 @@ def _read_job(
 def _run(tasks: Tasks, instances: Instances | None) -> tuple[float, float]:
     """Return the first start and the last end of the instances, or of the tasks if those of the instances are unknown."""
     known = instances if instances and instances.starts and instances.ends else tasks
-    if not known.starts or not known.ends:
-        raise SkipError("has no task with a start and an end, so its duration is unknown")
+    skip_if((not known.starts or not known.ends, "has no task with a start and an end, so its duration is unknown"))
     start, end = min(known.starts), max(known.ends)
-    if end < start:
-        raise InputError(Fault("", "end_time", "its tasks end before they start"))
+    refuse("", (end < start, "end_time", "its tasks end before they start"))
     return start, end
 
 
@@ -270,8 +268,7 @@ def _read_simulator(path: Path, intake: Intake) -> None:
         with intake.entry(where):
             instances = count(row, "num_inst", 1)
             requested = amount(row, "num_gpu", 0) * instances
-            if not requested:
-                raise SkipError("asks for no GPU")
+            skip_if((not requested, NO_GPU))
             num_gpus = _gang(requested)
             accelerator = row.get("gpu_type", "")
             intake.job(
@@ -280,7 +277,7 @@ def _read_simulator(path: Path, intake: Intake) -> None:
                     "num_gpus": num_gpus,
                     "arrival_seconds": amount(row, "submit_time"),
                     "tenant": row.get("user", ""),
-                    "cpus_per_gpu": amount(row, "num_cpu", 0) * instances / num_gpus,
+                    **host_requests(num_gpus, amount(row, "num_cpu", 0) * instances),
                 },
                 run_seconds=amount(row, "duration"),
                 wait_seconds=amount(row, "wait_time", 0) if not is_missing(row.get("wait_time")) else None,

@@ -12,26 +12,29 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gavel_py.errors import Fault, InputError
+from gavel_py.errors import check_type
 from gavel_py.io import reading
 from gavel_py.workloads.intake import (
-    Head,
+    NO_GPU,
+    FileHead,
     Intake,
-    SkipError,
     TraceFormat,
     amount,
     count,
+    known_status,
     labels_of,
     moment,
     required_moment,
     run_between,
+    skip_if,
     table_rows,
     text,
     with_columns,
+    wrong_cell,
 )
 
 LOG, MACHINES = "cluster_job_log", "cluster_machine_list"
-STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed"}
+STATUS = {"Pass": "passed", "Killed": "killed", "Failed": "failed", "": ""}
 OPEN_ENDED = "Attempts without a start or an end are ignored: {n}."
 TOO_MANY = f"Jobs with more GPUs on a machine than in {MACHINES} keep them, without a recorded type: {{n}} (first: {{first}})."
 MIXED = "Jobs on machines with different GPUs have all of them as their recorded type, as in 12GB+24GB: {n} (first: {first})."
@@ -46,7 +49,7 @@ class Machine(NamedTuple):
     memory: str
 
 
-def _recognises(head: Head) -> bool:
+def _recognises(head: FileHead) -> bool:
     has_keys = head.is_json and all(re.search(rf'"{key}"\s*:', head.text) for key in ("attempts", "jobid"))
     return LOG in head.inside or has_keys
 
@@ -55,28 +58,24 @@ def _read(path: Path, intake: Intake) -> None:
     log = path / LOG if path.is_dir() else path
     machines = _machines(log.parent / MACHINES, intake)
     document = reading.json_document(log)
-    if not isinstance(document, list):
-        raise InputError(Fault(f"{log}, line 1", "", "must be a list of jobs"))
+    check_type(f"{log}, line 1", "", document, list, "must be a list of jobs")
     for number, job in enumerate(document, 1):
         with intake.entry(f"{log}, entry {number}"):
             _read_job(job, machines, intake)
 
 
 def _read_job(job: Any, machines: Mapping[str, Machine], intake: Intake) -> None:
-    if not isinstance(job, dict):
-        raise InputError(Fault("", "", f"must be an object, found {type(job).__name__}"))
+    check_type("", "", job, dict, "must be an object")
     attempts = _list_of(dict, job, "attempts")
     gangs = [_gpus_by_machine(attempt) for attempt in attempts]
     num_gpus = gangs[0].total() if gangs else 0
-    if not num_gpus:
-        raise SkipError("never got a GPU, so its gang size is unknown")
+    skip_if((not num_gpus, "never got a GPU, so its gang size is unknown"))
     arrival = required_moment(job, "submitted_time")
     runs = list(_runs(attempts))
     if len(runs) < len(attempts):
         intake.assume(OPEN_ENDED, len(attempts) - len(runs))
-    if not runs:
-        raise SkipError("has no attempt with a start and an end")
-    status = _status(job)
+    skip_if((not runs, "has no attempt with a start and an end"))
+    status = known_status(text(job, "status"), "status", STATUS)
     intake.job(
         {"job_id": text(job, "jobid"), "num_gpus": num_gpus, "arrival_seconds": arrival, "tenant": text(job, "vc")},
         run_seconds=sum(end - start for start, end in runs),
@@ -98,21 +97,12 @@ def _runs(attempts: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
             yield start, end
 
 
-def _status(job: Mapping[str, Any]) -> str:
-    status = text(job, "status")
-    if not status:
-        return ""
-    if status not in STATUS:
-        raise InputError(Fault("", "status", f"must be one of {', '.join(STATUS)}, found {status!r}"))
-    return STATUS[status]
-
-
 def _list_of(kind: type, record: Mapping[str, Any], field: str) -> list[Any]:
     """Return a list of objects or of texts in a record, empty if it is missing."""
     value = [] if record.get(field) is None else record[field]
     if isinstance(value, list) and all(isinstance(item, kind) for item in value):
         return value
-    raise InputError(Fault("", field, f"must be a list of {'objects' if kind is dict else 'texts'}, found {value!r:.60}"))
+    raise wrong_cell(field, f"must be a list of {'objects' if kind is dict else 'texts'}", value)
 
 
 def _gpus_by_machine(attempt: Mapping[str, Any]) -> Counter[str]:
@@ -167,8 +157,7 @@ def _read_table(path: Path, intake: Intake) -> None:
     for number, (where, row) in enumerate(table_rows(path, intake, required=COLUMNS), 1):
         with intake.entry(where):
             num_gpus = count(row, "num_gpus")
-            if not num_gpus:
-                raise SkipError("asks for no GPU")
+            skip_if((not num_gpus, NO_GPU))
             job = {"job_id": str(number), "num_gpus": num_gpus, "arrival_seconds": required_moment(row, "timestamp")}
             intake.job(job | {"tenant": row["cluster"]}, run_seconds=amount(row, "duration"))
             key = hash(tuple(row.values()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.workloads.intake import Head, Intake, TraceFormat, amount, count, table_rows, with_columns
+from gavel_py.errors import InputError, unknown_names
+from gavel_py.workloads.intake import FileHead, Intake, TraceFormat, amount, count, table_rows, with_columns
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
@@ -19,7 +19,7 @@ STEPS = {
     "yolov3": 103443.98,
 }
 """Steps with the smallest batch until each model reaches its accuracy: the progress at the end of the last epoch, from the
-validation files of petuum/adaptdl, branch osdi21-artifact (`throughput_profiles.importers.pollux` has the epochs)."""
+validation files of petuum/adaptdl, branch osdi21-artifact (`throughput_profiles.pollux` has the epochs)."""
 
 CLUSTER_GPUS = 64
 """GPUs of the cluster, all of which a job may use."""
@@ -32,8 +32,7 @@ def _read(path: Path, intake: Intake, *, adaptive: bool) -> None:
     for where, row in table_rows(path, intake, required=COLUMNS):
         with intake.entry(where):
             model = row["application"]
-            if model not in STEPS:
-                raise InputError(Fault("", "application", f"{model!r} is not known{nearest(model, STEPS)}"))
+            InputError.raise_any(unknown_names("", "application", [model], STEPS))
             fields = {"job_id": row["name"], "arrival_seconds": amount(row, "time"), "total_steps": STEPS[model]}
             if adaptive:
                 intake.job({**fields, "job_type": model, "max_gpus": CLUSTER_GPUS})
@@ -43,7 +42,7 @@ def _read(path: Path, intake: Intake, *, adaptive: bool) -> None:
             intake.assume(ADAPTIVE if adaptive else FIXED)
 
 
-def _never(head: Head) -> bool:  # noqa: ARG001
+def _never(head: FileHead) -> bool:  # noqa: ARG001
     """Return False: the columns are those of the other format, so this one is selected only by name."""
     return False
 

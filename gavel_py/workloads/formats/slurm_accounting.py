@@ -8,20 +8,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gavel_py.errors import Fault, InputError, nearest
+from gavel_py.errors import InputError, refuse
 from gavel_py.workloads.intake import (
+    NO_GPU,
     ROUNDING_SECONDS,
     Intake,
     SkipError,
     TraceFormat,
     contradicts,
+    host_requests,
     is_missing,
+    known_status,
     labels_of,
     moment,
     required_moment,
     run_between,
+    skip_if,
     table_rows,
     with_columns,
+    wrong_cell,
 )
 
 Row = tuple[str, Mapping[str, str]]
@@ -40,8 +45,7 @@ def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
     Raises `SkipError` if the record has only a part of a GPU, whose size Slurm does not record, or no resources at all.
     """
     known = [name for name in RESOURCES if name in row]
-    if not known:
-        raise InputError(Fault("", RESOURCES[0], f"column {' or '.join(RESOURCES)} is required, for the GPUs; see --format"))
+    refuse("", (not known, RESOURCES[0], f"column {' or '.join(RESOURCES)} is required, for the GPUs; see --format"))
     for name in known:
         found = re.findall(r"(?:^|,)gres/gpu(?::([^=,]+))?=([0-9]+)", row[name])
         if found:
@@ -50,10 +54,11 @@ def gpus_of(row: Mapping[str, str]) -> tuple[int, str]:
             total = max([int(gpus) for accelerator, gpus in found if not accelerator], default=sum(parts.values()))
             return total, next(iter(parts)) if len(parts) == 1 else ""
     resources = ",".join(row[name] for name in known)
-    if shared := re.search(r"(?:^|,)gres/(shard|mps)(?::[^=,]+)?=0*[1-9]", resources):
-        raise SkipError(f"shares GPUs by gres/{shared[1]}, and sacct does not record which part of one GPU that is")
-    if is_missing(resources.strip(",")):
-        raise SkipError("has no recorded resources, so its number of GPUs is unknown")
+    shared = re.search(r"(?:^|,)gres/(shard|mps)(?::[^=,]+)?=0*[1-9]", resources)
+    skip_if(
+        (shared, f"shares GPUs by gres/{shared and shared[1]}, and sacct does not record which part of one GPU that is"),
+        (is_missing(resources.strip(",")), "has no recorded resources, so its number of GPUs is unknown"),
+    )
     return 0, ""
 
 
@@ -66,7 +71,7 @@ def length_of(row: Mapping[str, str], name: str) -> float | None:
         return float(text)
     match = LENGTH.fullmatch(text)
     if match is None:
-        raise InputError(Fault("", name, f"must be a duration such as 1-02:03:04, found {text!r}"))
+        raise wrong_cell(name, "must be a duration such as 1-02:03:04", text)
     days, hours, minutes, seconds = (float(match[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -109,6 +114,7 @@ def dependencies_of(row: Mapping[str, str], intake: Intake) -> tuple[str, ...]:
 
 
 UNFINISHED = {"PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED", "CONFIGURING", "COMPLETING"}
+KNOWN = dict.fromkeys(UNFINISHED, "") | STATUS
 FAILED_BEFORE = "is an earlier attempt of a job that ran again; it counts as a failed attempt"
 CONTINUED = "is an earlier record of a job that a later record continues; their running times add up"
 LISTED_AGAIN = "is listed again later, with the same submission and start"
@@ -119,7 +125,7 @@ SET_BACK = (1800.0, 3600.0)
 """Seconds by which clocks are set back at the end of summer time."""
 
 
-class Attempt(NamedTuple):
+class JobAttempt(NamedTuple):
     """One attempt of a job, from one record; started is None if it never started, status is "" if it had not ended."""
 
     submitted: float
@@ -192,18 +198,16 @@ def _gang_of(parts: list[Row]) -> tuple[int, str, int]:
     return sum(count for count, _, _ in gpus), types.pop() if len(types) == 1 else "", cpus
 
 
-def _read_job(row: Mapping[str, str], parts: list[Row], earlier: list[Attempt], intake: Intake) -> None:
+def _read_job(row: Mapping[str, str], parts: list[Row], earlier: list[JobAttempt], intake: Intake) -> None:
     """Add a job. row: its last record, of the part with the most GPUs; parts: the last record of each part."""
-    if _word(row["State"]) in UNFINISHED:  # first, since an array that waits has no GPUs yet
-        raise SkipError(f"had not ended (state {_word(row['State'])})")
+    # First, since an array that waits has no GPUs yet.
+    skip_if((_word(row["State"]) in UNFINISHED, f"had not ended (state {_word(row['State'])})"))
     gpus, accelerator, cpus = _gang_of(parts)
-    if not gpus:
-        raise SkipError("asks for no GPU")
+    skip_if((not gpus, NO_GPU))
     last = _attempt(row, intake)
     attempts = [*earlier, last]
     runs = [(attempt.started, attempt.seconds) for attempt in attempts if attempt.started is not None]
-    if not runs:
-        raise SkipError("never started")
+    skip_if((not runs, "never started"))
     submitted = attempts[0].submitted  # a requeued job gets a new submission time
     intake.job(
         {
@@ -212,7 +216,7 @@ def _read_job(row: Mapping[str, str], parts: list[Row], earlier: list[Attempt], 
             "arrival_seconds": submitted,
             "tenant": row.get("Account", ""),
             "depends_on": dependencies_of(row, intake),
-            "cpus_per_gpu": cpus / gpus,
+            **host_requests(gpus, cpus),
         },
         run_seconds=sum(seconds for _, seconds in runs),
         wait_seconds=intake.wait_between(submitted, runs[0][0]),
@@ -225,8 +229,8 @@ def _read_job(row: Mapping[str, str], parts: list[Row], earlier: list[Attempt], 
     )
 
 
-def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
-    status = _status(row["State"])
+def _attempt(row: Mapping[str, str], intake: Intake) -> JobAttempt:
+    status = known_status(_word(row["State"]), "State", KNOWN)
     submitted, started, ended = required_moment(row, "Submit"), moment(row, "Start"), moment(row, "End")
     elapsed = next((length_of(row, name) for name in ("ElapsedRaw", "Elapsed") if not is_missing(row.get(name))), None)
     if started is not None and ended is not None and elapsed is not None and _was_set_back(started + elapsed - ended):
@@ -236,10 +240,10 @@ def _attempt(row: Mapping[str, str], intake: Intake) -> Attempt:
     seconds = between if elapsed is None else elapsed
     never_allocated = seconds == 0 and row.get("AllocTRES") == ""  # cancelled in the queue; the times are those of the cancellation
     if started is None or seconds is None or never_allocated:
-        return Attempt(submitted, None, 0.0, ended, status)
+        return JobAttempt(submitted, None, 0.0, ended, status)
     if contradicts(seconds, started, ended):
         intake.assume(ELAPSED)
-    return Attempt(submitted, started, seconds, ended, status)
+    return JobAttempt(submitted, started, seconds, ended, status)
 
 
 def _was_set_back(missing: float) -> bool:
@@ -250,13 +254,6 @@ def _was_set_back(missing: float) -> bool:
 def _word(state: str) -> str:
     """Return the state without the user in "CANCELLED by 1000" and the "+" that marks a truncated word."""
     return re.split(r"[ +]", state.strip())[0]
-
-
-def _status(state: str) -> str:
-    word = _word(state)
-    if word not in STATUS and word not in UNFINISHED:
-        raise InputError(Fault("", "State", f"{state!r} is not known{nearest(word, [*STATUS, *UNFINISHED])}"))
-    return STATUS.get(word, "")
 
 
 FORMAT = TraceFormat(

@@ -1,0 +1,103 @@
+"""Gantt charts of the rounds of a scheduler, in files: what is drawn, its title, and what the rounds add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from gavel_py.io.records import Positive, check
+from gavel_py.io.writing import FORMATS, check_plot, write_atomic
+from gavel_py.problem.cluster import Cluster
+from gavel_py.report.measures import clean, counted
+from gavel_py.report.timeline import NO_WORKFLOWS, RoundGrid, colours_of, grid_of, lanes_of, rounds_gantt
+from gavel_py.scheduling.delivery import DeliveryReport, TenantDelivery
+from gavel_py.scheduling.round import Round
+
+NO_TENANTS: Mapping[str, str] = {}
+
+MAX_TENANTS = 9
+"""Of more, each job has a colour of its own."""
+
+
+def plot_rounds(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    path: str | Path,
+    *,
+    round_seconds: float,
+    delivery: DeliveryReport | None = None,
+    policy: str | None = None,
+    workflows: Mapping[str, str] = NO_WORKFLOWS,
+    tenants: Mapping[str, str] = NO_TENANTS,
+) -> None:
+    """Draw consecutive rounds as a Gantt chart: time from left to right, GPUs by type and node from top to bottom.
+
+    A bar is a gang on its GPUs, with marks where it started and where it was preempted; idle GPUs are white. The same input gives
+    the same bytes with the same version of matplotlib. The file is written atomically.
+
+    Args:
+        rounds: The rounds, without gaps in their indices.
+        cluster: The cluster of the scheduler, whose GPUs are drawn.
+        path: An .svg or .png file.
+        round_seconds: Length of a round.
+        delivery: Adds the undelivered share and the number of all jobs to the title.
+        policy: Name of the policy for the title.
+        workflows: {job_id: workflow}; the jobs of one have one colour, which a legend names.
+        tenants: {job_id: tenant}; without workflows, the jobs of one have one colour if there are 2 to 9 tenants. The legend names
+            it, with the GPU-hours promised to the tenant and received if `delivery` is given.
+
+    Raises:
+        InputError: As `check_plot` does, for rounds that are empty or not consecutive, for GPUs that are not in the cluster or
+            assigned to two jobs in one round, and for an invalid `round_seconds`.
+    """
+    check_plot(path)
+    check("plot of rounds", round_seconds=(round_seconds, Positive))
+    lanes, rounds = lanes_of(cluster), list(rounds)
+    grid = grid_of(rounds, lanes)
+    head = "" if policy is None else f"{clean(policy)}: "
+    title = f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}, {counted(len(lanes.gpus), 'GPU')}"
+    subtitle = ", ".join(_subtitle(grid, rounds, delivery))
+    texts = {job_id: f"workflow {clean(workflow)}" for job_id, workflow in workflows.items()}
+    of_tenants = {job_id: tenants.get(job_id, "") for job_id in grid.job_ids}
+    if not workflows and 2 <= len(set(of_tenants.values())) <= MAX_TENANTS:
+        known = {} if delivery is None else delivery.tenants
+        texts = {job_id: _tenant_text(tenant, known) for job_id, tenant in of_tenants.items()}
+    gantt, colours = rounds_gantt(rounds, lanes, float(round_seconds)), colours_of(grid, texts)
+
+    from gavel_py.report.figures import figure_bytes
+    from gavel_py.report.timeline_drawing import rounds_figure
+
+    form = FORMATS[Path(path).suffix.lower()]
+    write_atomic(path, figure_bytes(partial(rounds_figure, gantt, colours, texts, subtitle), "rounds", form, title))
+
+
+def _tenant_text(name: str, known: Mapping[str, TenantDelivery]) -> str:
+    """Return the text of the legend for a tenant, "" for the jobs of none."""
+    if name not in known:
+        return f"tenant {clean(name)}" if name else "no tenant"
+    promised, received = known[name].promised_gpu_seconds / 3600, known[name].delivered_gpu_seconds / 3600
+    return f"tenant {clean(name)}: {promised:.4g} GPU-h promised, {received:.4g} received"
+
+
+def _subtitle(grid: RoundGrid, rounds: Sequence[Round], delivery: DeliveryReport | None) -> Iterator[str]:
+    ran = len(grid.job_ids)
+    jobs = ran if delivery is None else len(delivery.jobs)
+    yield f"{ran:,} of {counted(jobs, 'job')} ran" if jobs > ran else f"{counted(ran, 'job')} ran"
+    yield f"{grid.used_share:.1%} of GPU time used"
+    yield counted(sum(len(each.started) for each in rounds), "start")
+    yield counted(sum(len(each.preempted) for each in rounds), "preemption")
+    if delivery is not None:
+        yield f"{delivery.undelivered_share:.2%} of what was promised is still owed"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in a suitable unit.
+
+    >>> duration(360), duration(5400)
+    ('6 min', '1.5 h')
+    """
+    for name, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.4g} {name}"
+    return f"{seconds:.4g} s"
