@@ -50,8 +50,10 @@ unit: $(VENV)/ready
 
 # Everything: real daemons, long plays of faults, and ten times as many examples of each property, at random. A failing example is
 # printed as a line to paste above its test, and SEED=... draws all of them again. PACKAGE=slurm runs those of tests/slurm only.
-# Tests on daemons wait for them most of the time, so there is one worker more than cores.
+# Tests on daemons wait for them most of the time, so there is one worker more than cores. Those of Slurm run on later releases too,
+# where mmdebstrap and patchelf are installed.
 deep: $(VENV)/ready
+	@$(if $(filter-out slurm,$(PACKAGE)),,$(BIN)/python -m tests.slurm.loopback.releases)
 	@echo 'Random examples of seed $(SEED)'
 	$(BIN)/pytest -q -n $(shell expr $(WORKERS) + 1) --dist worksteal --budget --hypothesis-profile=deep --hypothesis-seed=$(SEED) --doctest-modules \
 		$(if $(PACKAGE),tests/$(PACKAGE),tests gavel_py)

@@ -1,7 +1,8 @@
 """Tables of the pages that follow from the code: fields of records and results, options of policies.
 
 A page has a marker where a table belongs: `<!-- table: Job -->` for the fields of `gavel_py.Job`, of a class with the section
-"Attributes" in its docstring; `<!-- options: fifo -->` for the options of one or several policies.
+"Attributes" in its docstring; `<!-- table: METRICS -->` for the metrics of runs; `<!-- options: fifo -->` for the options of one or
+several policies.
 
     python docs/site_tables.py PAGE...  prints pages with their tables
     python docs/site_tables.py          writes the tables of all pages for docs/site_hooks.py, as `make docs` does
@@ -46,9 +47,11 @@ UNITS = {
     r"throughput$|(.*_)?steps_per_second$": "steps/s",
 }
 """The unit of numbers, by the name of the field."""
+QUANTITIES = {"count": "whole", "number": "number", "time": "s", "clock": "s", "share": "part of 1", "money": "unit of prices"}
+"""The unit of metrics, by what they measure."""
 OWN_TABLES = ("stages", "tenant")
 """Keys whose parts are described elsewhere."""
-WORDS = {bool: "true, false", int: "whole", float: "number"}
+WORDS = {bool: "true, false", int: "whole", float: "number", Path: "path"}
 
 
 def with_tables(markdown: str) -> str:
@@ -75,6 +78,12 @@ def options_table(policies: Sequence[str]) -> str:
 
 def fields_table(name: str, *more: str) -> str:
     """Return the table of the fields of a class, the keys of a file; more: a prefix of keys ("tenants[]."), "without" and keys."""
+    if name == "METRICS":
+        rows = [
+            [f"`{name}`", QUANTITIES[each.quantity], f"{each.label or each.title}; {each.meaning}".removesuffix("; ")]
+            for name, each in gp.METRICS.items()
+        ]
+        return _markdown(["metric", "value, unit", "meaning"], rows)
     cls = getattr(gp, name)
     if cls is Constraint:
         rows = [[f"`{kind}`", *row] for kind, each in KINDS.items() for row in _fields(each) if row[0] != "`penalty`"]
@@ -87,7 +96,8 @@ def fields_table(name: str, *more: str) -> str:
 
 
 def _fields(cls: type[BaseModel]) -> Iterator[list[str]]:
-    meanings = _meanings(cls, "none")
+    meanings = {name: _sentence(field.description, "none") for name, field in cls.model_fields.items() if field.description}
+    meanings |= _meanings(cls, "none")
     _check(cls, set(cls.model_fields) - set(meanings))
     for name, text in meanings.items():
         if field := cls.model_fields.get(name):
