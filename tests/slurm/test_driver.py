@@ -274,7 +274,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
         if calls[0] % 23 in (3, 4, 11):
             no_answer()
 
-    slurm.fails, warned = sometimes, "Slurm does not answer|limits and shares of accounts could not be read"
+    slurm.fails, warned = sometimes, "Slurm does not answer|Slurm answers again|limits and shares of accounts could not be read"
     with driver(slurm, tmp_path) as driven, pytest.warns(gp.GavelWarning, match=warned):
         driven.run(rounds=12)
     slurm.fails = None

@@ -116,9 +116,10 @@ def test_jobs_that_stop_for_long_wait_for_the_next_driver_although_drivers_die(t
         with suppress(KilledError), dying_at(slurm, 20 + 7 * at % 37), driver(slurm, tmp_path, stop_seconds=20.0) as driven:
             driven.run()
         slurm.clock.seconds += 30
-        waiting = {number for number, job in slurm.jobs.items() if job.state == "PENDING"}
+        # Jobs with a place have been told to start there, as soon as the job that stops there has ended.
+        waiting = {number for number, job in slurm.jobs.items() if job.state == "PENDING" and not job.wanted}
         free = Counter({number: free[number] + 1 for number in waiting - bound(slurm)})
-        assert max(free.values(), default=0) < 4
+        assert max(free.values(), default=0) < 2
         assert all(slurm.free(name) >= 0 for name in slurm.nodes)
     assert all(job.restarts for job in slurm.jobs.values())
 

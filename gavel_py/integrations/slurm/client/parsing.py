@@ -39,8 +39,11 @@ MAX_TASKS = 10_000
 
 READING_ERRORS = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
 
-LISTS = frozenset({"required_nodes", "nodes", "array_task_string", "dependency"})
-"""Fields that contain lists. An entry that is unreadable because of one of them still identifies a job."""
+LISTS = ({"required_nodes", "nodes", "array_task_string"}, {"required_nodes", "nodes", "array_task_string", "dependency"})
+"""Fields that contain lists. An entry that is unreadable because of one of them still identifies a job.
+
+Without its dependency, a job cannot be released from a lease, so that dependencies are kept if other lists are at fault.
+"""
 
 SUCCEEDED = frozenset({"COMPLETED"})
 CANCELLED = frozenset({"CANCELLED", "REVOKED"})
@@ -99,11 +102,14 @@ def jobs_from(document: Mapping[str, Any]) -> tuple[dict[str, SlurmJob], tuple[s
             why = printable(str(error))
             number = entry.get("job_id") if isinstance(entry, Mapping) else entry
             unreadable.append(f"job {printable(str(number))}: {why}")
-            with suppress(*READING_ERRORS):
-                # Without its lists the entry is readable, and the driver can leave the job to Slurm.
-                rest = {name: value for name, value in entry.items() if name not in LISTS}
-                obstacles = (f"it cannot be read: {why}",)
-                jobs |= {job_id: replace(_job(job_id, rest, leases, tells_sharing), obstacles=obstacles) for job_id in _ids(rest)}
+            # Without its lists the entry is readable, and the driver can leave the job to Slurm.
+            for lists in LISTS:
+                with suppress(*READING_ERRORS):
+                    rest = {name: value for name, value in entry.items() if name not in lists}
+                    obstacles = (f"it cannot be read: {why}",)
+                    found = {job_id: _job(job_id, rest, leases, tells_sharing) for job_id in _ids(rest)}
+                    jobs |= {job_id: replace(job, obstacles=obstacles) for job_id, job in found.items()}
+                    break
     return jobs, tuple(unreadable)
 
 
