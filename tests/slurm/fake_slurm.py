@@ -197,12 +197,16 @@ class FakeSlurm:
         names, states, nodes = (wanted.get(name, "").split(",") for name in ("--partition", "--states", "--nodelist"))
         leases = [self._held_by(number) for number in self.leases] if nodes == [""] or not self.new else []
         found = {number: self._shape(job) for number, job in self.jobs.items()}
+        if "--jobs" in wanted and self.new:
+            found = {number: shape for number, shape in found.items() if str(number) in wanted["--jobs"].split(",")}
         if (is_text or self.new) and names != [""]:
             found = {number: shape for number, shape in found.items() if not set(names).isdisjoint(shape["partition"].split(","))}
         if (is_text or self.new) and states not in ([""], ["all"]):
             found = {number: shape for number, shape in found.items() if self.jobs[number].state in states}
         if (is_text or self.new) and nodes != [""]:
             found = {number: shape for number, shape in found.items() if not self.jobs[number].held.keys().isdisjoint(nodes)}
+        if wanted.get("--format") == "%i|%E":
+            return "".join(f"{number}|{shape['dependency']}\n" for number, shape in found.items())
         if is_text:
             return "".join("|".join(str(shape.get(name)) for name in ("name", *SHOWN)) + "\n" for shape in found.values())
         version = {"major": "24", "micro": "0", "minor": "05"} if self.new else {"major": 22, "micro": 8, "minor": 5}

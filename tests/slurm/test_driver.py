@@ -271,7 +271,7 @@ def test_the_controller_may_be_away_at_any_command(tmp_path: Path) -> None:
 
     def sometimes(_: Sequence[str]) -> None:
         calls[0] += 1
-        if calls[0] % 23 in (3, 4, 11):
+        if calls[0] % 29 in (3, 4, 11):
             no_answer()
 
     slurm.fails, warned = sometimes, "Slurm does not answer|Slurm answers again|limits and shares of accounts could not be read"

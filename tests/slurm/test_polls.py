@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import gavel_py as gp
 from gavel_py.integrations.slurm.client.queue import QueueReader
-from tests.slurm.fake_slurm import FakeSlurm
-from tests.slurm.support import BERT, cluster, cluster_with, driver, events
+from tests.slurm.fake_slurm import FakeSlurm, no_answer
+from tests.slurm.support import BERT, bound, cluster, cluster_with, driver, events
 from tests.slurm.test_accounts import with_accounts
 
 both_shapes = pytest.mark.parametrize("new", [False, True], ids=["22.05", "24.05"])
@@ -77,6 +78,41 @@ def test_from_24_05_on_only_the_first_round_reads_all_jobs() -> None:
     for reading in (reader.whole, reader.latest, reader.whole):
         snapshot = reading(0.0)
         assert {job_id: job.partition for job_id, job in snapshot.jobs.items()} == {"1": "free", "2": "gpu", "3": "gpu"}
+
+
+def test_a_reading_that_fails_is_repeated() -> None:
+    slurm = cluster_with(2, 4)
+    reader = QueueReader(slurm, ["gpu"])
+    reader.whole(0.0)
+    for reading in (reader.jobs, lambda: reader.whole(0.0)):
+        slurm.submit(len(slurm.jobs) + 1, per_job="gpu:1")
+
+        def no_json(arguments: Sequence[str]) -> None:
+            if "--json" in arguments:
+                no_answer()
+
+        slurm.fails = no_json
+        with pytest.raises(gp.SlurmError):
+            reading()
+        slurm.fails = None
+        assert len(reader.jobs()) == len(slurm.jobs)
+
+
+@both_shapes
+def test_a_job_that_moves_before_it_was_read_is_given_back(tmp_path: Path, new: bool) -> None:
+    """The plugin has made it wait for the lease, but it is in none of the partitions that the driver reads."""
+    slurm = cluster(new=new)
+    with driver(slurm, tmp_path) as driven:
+        driven.round()
+        slurm.submit(1, per_job="gpu:1")
+        slurm.jobs[1].partition = "free"
+        assert bound(slurm) == {1}
+        for _ in range(2):
+            slurm.clock.seconds += 100
+            driven.round()
+    assert bound(slurm) == set()
+    (line,) = events(tmp_path, "let_go")
+    assert list(line["jobs"]) == ["1"]
 
 
 def counted(new: bool, kind: str, gpus: int) -> dict[str, Any]:

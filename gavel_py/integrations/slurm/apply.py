@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from gavel_py.integrations.slurm.actions import Actions, Target
-from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock, read_jobs
+from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
 from gavel_py.integrations.slurm.client.notation import is_node_name, printable
 from gavel_py.integrations.slurm.client.records import Phase, SlurmJob
 from gavel_py.integrations.slurm.job_roles import parse_annotation
@@ -89,7 +89,7 @@ class Applier:
     """Carries out the actions of one round.
 
     tracked: {job: record} of the jobs concerned; lease: the job on which those that wait depend, and for how many seconds at most;
-    partition_nodes: as for `restore_lines`; beat: called repeatedly while waiting.
+    partition_nodes: as for `restore_lines`; read: returns the jobs as they are now; beat: called repeatedly while waiting.
     """
 
     actions: Actions
@@ -98,6 +98,7 @@ class Applier:
     clock: WallClock
     lease: Term
     partition_nodes: int
+    read: Callable[[], Jobs]
     beat: Callable[[], None] = lambda: None
     applied: Applied = field(default_factory=Applied)
 
@@ -194,7 +195,7 @@ class Applier:
         limits = self.actions.limits
         self._scontrol([start_line(jobs[i], start[i], self.tracked[i], limits.get(i)) for i in ready])
         if ready:
-            jobs = read_jobs(self.commands)
+            jobs = self.read()
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
         self._scontrol([*priority_lines(sent), *(unbind_line(jobs[job_id]) for job_id in sent)])
         self.applied.sent += sent
@@ -225,7 +226,7 @@ class Applier:
         ]
         if free:
             self._scontrol(self._bindings(free, jobs))
-            jobs = read_jobs(self.commands)
+            jobs = self.read()
             # Some may have started just before. Those without GPUs yet will have them when next read.
             for job in [jobs[job_id] for job_id in applied.waiting if job_id in jobs]:
                 if job.phase is Phase.RUNNING and job.held:
@@ -250,7 +251,7 @@ class Applier:
         end, pause, is_ending = self.clock.now() + seconds, MIN_POLL, False
         while True:
             self.beat()
-            jobs = read_jobs(self.commands)
+            jobs = self.read()
             if is_done(jobs) or self.clock.now() >= end:
                 return jobs
             if not is_ending and not self.clock.sleep(pause):

@@ -247,7 +247,7 @@ class SlurmDriver:
         """Stop and start jobs, and measure how long that takes."""
         state, settings = picture.state, self.settings
         known, lease = {**picture.known, **state.tracked}, self._planner.lease
-        applier = Applier(actions, known, self._commands, self._clock, lease, picture.most_nodes, self._beat)
+        applier = Applier(actions, known, self._commands, self._clock, lease, picture.most_nodes, self._read_jobs, self._beat)
         applied = applier.apply(
             picture.snapshot.jobs, settings.stop_seconds, settings.start_seconds, may_annotate=bool(self._may_annotate)
         )

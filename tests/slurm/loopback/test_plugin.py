@@ -84,11 +84,13 @@ def test_without_a_lease_jobs_pass_as_without_the_plugin(settings: Settings) -> 
         assert submitted(cluster, "--gpus=1", "--no-requeue").returncode != 0
 
 
+@pytest.mark.every_release
 def test_jobs_that_are_moved_before_the_driver_has_read_them_are_released(settings: Settings) -> None:
-    with booted(replace(settings, nodes=(Nodes("v100", 2),))) as cluster, driving(cluster, "--round", "60") as driver:
+    with booted(replace(settings, nodes=(Nodes("v100", 2),))) as cluster, driving(cluster, "--round", "10") as driver:
         driver.rounds(1)
         moved = gang(cluster, "--gpus=4", "--begin=now+1hour")
-        cluster.tell("scontrol", "update", f"JobId={moved}", "Partition=plain", "StartTime=now")
+        move = ["scontrol", "update", f"JobId={moved}", "Partition=plain", "StartTime=now"]
+        until(lambda: cluster.run(*move).returncode == 0, "the job to move")
         driver.until(lambda: cluster.jobs()[moved].placement, "a job that has been moved away to run")
 
 
