@@ -26,6 +26,7 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import emit
 from gavel_py.cli.usage import refuse
+from gavel_py.errors import faults_from
 
 REFUSED, FAILED = 2, 1
 """Exit codes: an event was refused; one failed for no fault of its own, such as a full disk."""
@@ -92,8 +93,9 @@ def command(request: StepOptions) -> None:
     gavel step --state jobs.state --cluster v100:16,p100:8/4 events.ndjson
     echo '{"id": "r1", "event": "round"}' | gavel step --state jobs.state
     """
+    with faults_from(str(request.events_file), "cannot be read", OSError, UnicodeDecodeError):
+        text = request.events_file.read_text(encoding="utf-8")
     with inputs.warnings_shown(), request.session() as session:
-        text = request.events_file.read_text(encoding="utf-8", errors="replace")
         answers = session.apply_lines(text, str(request.events_file))
         head = {"schema_version": session.schema_version}
         emit("".join(f"{json.dumps(head | each)}\n" for each in answers), request.out)

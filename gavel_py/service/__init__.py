@@ -1,8 +1,8 @@
 """The service: one scheduler behind a log of events, for schedulers in other languages.
 
-`session` applies events and survives a kill; `log` has them on disk; `events` says what an event is, `schemas`
-as JSON schemas, too. `server` serves a session over
-HTTP: `http` has the routes, `protocol` the time limits of connections, `metrics` what Prometheus reads. Only these import FastAPI.
+`session` applies events and survives a kill; `log` has them on disk; `events` says what an event is, `schemas` the same as JSON
+schemas. `server` serves a session over HTTP: `http` has the routes and limits, `reader` the answers, `metrics` what Prometheus
+reads. FastAPI is imported only when a session is served.
 """
 
 from gavel_py.service.schemas import json_schema

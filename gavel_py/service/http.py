@@ -6,19 +6,24 @@ import asyncio
 import json
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Annotated, Any
 
+import h11
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gavel_py.allocation.solver import solve
 from gavel_py.errors import GavelError, InputError, UnknownNameError, refuse
@@ -76,6 +81,53 @@ class ProblemError(Exception):
         title = HTTPStatus(self.status).phrase
         document = {"type": "about:blank", "title": title, "status": self.status, "detail": self.detail, "faults": self.faults}
         return Response(json.dumps(document), self.status, {"cache-control": "no-store", **self.headers}, PROBLEM)
+
+
+class TimedProtocol(H11Protocol):  # type: ignore[misc]
+    """A connection that is closed if a head does not arrive, or an answer is not read, in time, which uvicorn does not do."""
+
+    def __init__(self, limits: Limits, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.limits = limits
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._begin(self.limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._end()
+        elif self._deadline is None:
+            self._begin(self.limits.head_seconds)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the rest of a request that was answered before
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin(self.limits.body_seconds)
+
+    def resume_writing(self) -> None:
+        self._end()
+        super().resume_writing()
+
+    def _begin(self, seconds: float) -> None:
+        self._end()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _end(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Writer:
@@ -156,13 +208,14 @@ class Guard:
 
     def _check(self, scope: dict[str, Any]) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("host", "").rsplit(":", 1)[0] not in self.hosts:  # a page elsewhere that has changed its address to this one
+        host = re.sub(r":\d*$", "", headers.get("host", "").lower())
+        if host not in self.hosts and not _is_address(host):  # a page elsewhere whose name has got the address of this service
             raise ProblemError(421, "the Host of the request is not one of this service")
         if self.tokens and scope["path"] != "/healthz":
             self._check_token(headers.get("authorization", ""), scope["method"])
         if scope["method"] == "POST":
             length = headers.get("content-length", "")
-            if not length.isdigit():
+            if not length.isdigit() or "transfer-encoding" in headers:  # which would count instead
                 raise ProblemError(411, "the request needs a Content-Length")
             if len(length) > 15 or int(length) > self.limits.body_bytes:
                 raise ProblemError(413, f"the body must have at most {self.limits.body_bytes:,} bytes")
@@ -176,6 +229,14 @@ class Guard:
             raise ProblemError(401, "the request needs a token", www_authenticate="Bearer")
         if method != "GET" and WRITE not in roles:
             raise ProblemError(403, "this token may only read")
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a host is an address and no name, which could get the address of another machine."""
+    try:
+        return bool(ip_address(host.strip("[]")))
+    except ValueError:
+        return False
 
 
 class Routes:
@@ -270,6 +331,8 @@ class Routes:
             raise ProblemError(408, f"the body did not arrive within {self.limits.body_seconds:g} s", connection="close") from None
         except UnicodeDecodeError:
             raise ProblemError(422, "the body is not UTF-8 text") from None
+        except ClientDisconnect:
+            raise ProblemError(400, "the body ends too early") from None
 
     def _answer(self, document: Mapping[str, Any], status: int = 200) -> Response:
         text = json.dumps({"schema_version": Session.schema_version, **document})
@@ -307,8 +370,8 @@ def application(session: Session, hosts: Sequence[str], tokens: Mapping[str, str
         ("POST", "/v1/events", routes.post_events, "apply events in order"),
         ("GET", "/v1/events", routes.get_events, "events after a version, or wait for the first"),
         ("GET", "/v1/rounds/current", routes.reading(routes.reader.current_round), "the last round, and what runs now"),
-        ("GET", "/v1/jobs/{job_id}", routes.reading_job(routes.reader.job), "a job: what it holds, and why it waits"),
-        ("GET", "/v1/jobs/{job_id}/explanation", routes.reading_job(routes.reader.explanation), "why a job gets what it gets"),
+        ("GET", "/v1/jobs/{job_id:path}/explanation", routes.reading_job(routes.reader.explanation), "why a job gets what it gets"),
+        ("GET", "/v1/jobs/{job_id:path}", routes.reading_job(routes.reader.job), "a job: what it holds, and why it waits"),
         ("GET", "/v1/tenants", routes.reading(routes.reader.tenants), "shares of tenants: entitled, promised, delivered"),
         ("POST", "/v1/solve", routes.solve, "solve a problem beside the session"),
         ("GET", "/metrics", routes.get_metrics, "metrics of Prometheus"),
@@ -316,7 +379,7 @@ def application(session: Session, hosts: Sequence[str], tokens: Mapping[str, str
     ]
     for method, path, route, summary in table:
         app.add_api_route(path, route, methods=[method], summary=summary, response_class=Response)
-    app.add_api_route("/openapi.json", routes.reading(lambda: openapi(app)), include_in_schema=False)
+    app.add_api_route("/openapi.json", lambda: Response(openapi(app), media_type=JSON), include_in_schema=False)
     app.add_exception_handler(ProblemError, _on_problem)
     app.add_exception_handler(InputError, _on_input_error)
     app.add_exception_handler(GavelError, _on_input_error)
@@ -350,9 +413,9 @@ async def _on_http_error(_: Request, error: Any) -> Response:
     return ProblemError(error.status_code, "there is no such path, or it does not take this method").response()
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
+def openapi(app: FastAPI) -> str:
     """Return the OpenAPI document: routes as they are declared, events and jobs from their records."""
-    document: dict[str, Any] = app.openapi()
+    document: dict[str, Any] = app.openapi() | {"x-schema-version": Session.schema_version}
     text = json.dumps([json_schema("event"), json_schema("job")]).replace("#/$defs/", "#/components/schemas/")
     event, job = json.loads(text)
     schemas = event.pop("$defs") | {"Event": event, "Job": job}
@@ -361,4 +424,4 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     one = {"$ref": "#/components/schemas/Event"}
     content = {JSON: {"schema": {"type": "array", "items": one}}, LINES: {"schema": one}}
     document["paths"]["/v1/events"]["post"]["requestBody"] = {"required": True, "content": content}
-    return document
+    return json.dumps(document)

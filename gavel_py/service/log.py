@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,15 @@ class SessionLog:
     def append(self, lines: Sequence[bytes]) -> None:
         """Write lines and wait until they are on the disk. Raises `InputError`; then none of them is in the file."""
         content = b"".join(lines)
-        try:
-            with faults_from(str(self.folder / self.name), "cannot be written", OSError):
+        with faults_from(str(self.folder / self.name), "cannot be written", OSError):
+            try:
                 written = 0
                 while written < len(content):
                     written += os.write(self._file, content[written:])
                 sync(self._file)
-        except InputError:
-            os.ftruncate(self._file, self.size)
-            raise
+            except OSError:
+                os.ftruncate(self._file, self.size)
+                raise
         self.size += len(content)
         self._recent.extend(lines)
         self._recent_bytes += len(content)
@@ -101,6 +101,8 @@ class SessionLog:
     def resume(self, name: str, offset: int) -> Iterator[tuple[str, dict[str, Any]]]:
         """Open a file, cut a torn last line, and yield ("file, line n", entry) of the lines from an offset on."""
         self.open(name)
+        self._recent.clear()  # which may lack lines that are in the file
+        self._recent_bytes = 0
         path = self.folder / name
         with faults_from(str(path), "cannot be read", OSError):
             refuse(str(path), (self.size < offset, "", f"is damaged: it has {self.size} bytes, and the snapshot has seen {offset}"))
@@ -124,6 +126,16 @@ class SessionLog:
             if following is None or following > version + 1:
                 with faults_from(str(path), "cannot be read", OSError), open(path, "rb") as file:
                     yield from (line for line in file if line.endswith(b"\n") and version_of(line) > version)
+
+    def answers(self, versions: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """Return {version: answer} of the events of these versions, as far as they are kept; the log is read once."""
+        wanted, found = set(versions), dict[int, dict[str, Any]]()
+        for line in self.lines_after(min(wanted) - 1) if wanted else ():
+            if (version := version_of(line)) in wanted:
+                found[version] = json.loads(line)["answer"]
+                if len(found) == len(wanted):
+                    break
+        return found
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("events-*.ndjson"))

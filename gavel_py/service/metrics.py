@@ -52,15 +52,18 @@ class ServiceMetrics:
         jobs = GaugeMetricFamily("gavel_jobs", "Jobs in the system.", labels=["state"])
         for name, number in state["jobs"].items():
             jobs.add_metric([name], number)
-        gpus = GaugeMetricFamily("gavel_gpus", "GPUs of nodes that are up.", labels=["accelerator", "state"])
-        for name, (number, held) in state["gpus"].items():
+        gpus = GaugeMetricFamily(
+            "gavel_gpus", "GPUs that jobs hold, and free ones of nodes that are up.", labels=["accelerator", "state"]
+        )
+        for name, (held, free) in state["gpus"].items():
             gpus.add_metric([name, "held"], held)
-            gpus.add_metric([name, "free"], number - held)
+            gpus.add_metric([name, "free"], free)
         shares = GaugeMetricFamily("gavel_tenant_share_ratio", "Part of the cluster.", labels=["tenant", "kind"])
         sums = Counts[tuple[str, str]]()
         for number, tenant in enumerate(self._reader.tenants()["tenants"]):
             name = tenant["tenant"] if number < MAX_TENANTS else "other"
-            sums.update({(name, kind): tenant[f"{kind}_share"] or 0.0 for kind in ("entitled", "promised", "delivered")})
+            shares_of = {(name, kind): tenant[f"{kind}_share"] for kind in ("entitled", "promised", "delivered")}
+            sums.update({key: share for key, share in shares_of.items() if share is not None})
         for (name, kind), share in sums.items():
             shares.add_metric([name, kind], share)
         yield from (version, jobs, gpus, shares)

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import solve
+from gavel_py.errors import Fault, UnknownNameError
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import NodeState
 from gavel_py.scheduling.options import AllocationOptions
@@ -33,7 +34,7 @@ class SessionReader:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._solved: tuple[int, Allocation] | None = None
+        self._solved: tuple[Allocation, Allocation] | None = None
 
     @_of_one_version
     def current_round(self) -> dict[str, Any]:
@@ -63,35 +64,41 @@ class SessionReader:
 
         with self._session.unchanged():
             allocation = self._proven_allocation()
+            if allocation is None or job_id not in allocation.job_ids:
+                self.job(job_id)  # raises for one that is not there
+                raise UnknownNameError(Fault(f"job {job_id!r}", "", "has no allocation yet; the next round decides on it"))
             assert allocation.evidence is not None  # noqa: S101
             found = explain(allocation.evidence.base, job_id, self._session.scheduler.policy, allocation=allocation)
             return {"version": self._session.version, **found.to_dict()}
 
-    def _proven_allocation(self) -> Allocation:
-        """Return the current allocation; one from before a restart, which has lost its proof, is solved again."""
+    def _proven_allocation(self) -> Allocation | None:
+        """Return the current allocation; one from before a restart, which has lost its proof, is solved again, once."""
         scheduler, allocation = self._session.scheduler, self._session.scheduler.allocation
-        if allocation is None or allocation.evidence is None:
-            if self._solved is None or self._solved[0] != self._session.version:
-                options = {name: getattr(scheduler.options, name) for name in AllocationOptions.model_fields}
-                problem = AllocationProblem.from_jobs(scheduler.jobs, scheduler.cluster, scheduler.profile, **options)
-                self._solved = self._session.version, solve(problem, scheduler.policy)
-            allocation = self._solved[1]
-        return allocation
+        if allocation is None or allocation.evidence is not None:
+            return allocation
+        if self._solved is None or self._solved[0] is not allocation:
+            options = {name: getattr(scheduler.options, name) for name in AllocationOptions.model_fields}
+            problem = AllocationProblem.from_jobs(scheduler.jobs, scheduler.cluster, scheduler.profile, **options)
+            self._solved = allocation, solve(problem, scheduler.policy)
+        return self._solved[1]
 
     @_of_one_version
     def tenants(self) -> dict[str, Any]:
-        """Return the parts of the cluster of each tenant: entitled by weights, promised by the allocation, delivered by rounds."""
-        allocation, delivery = self._session.scheduler.allocation, self._session.scheduler.delivery()
+        """Return the parts of the cluster of each tenant: entitled by weights, promised by the allocation, delivered by rounds.
+
+        None is unknown: before the first round, and what was delivered to jobs without a tenant.
+        """
+        allocation, delivery = self._proven_allocation(), self._session.scheduler.delivery()
         delivered = {name: each.delivered_gpu_seconds for name, each in delivery.tenants.items()}
         offered = sum(delivery.offered_by_type.values()) or 1.0
-        shares = () if allocation is None or allocation.evidence is None else allocation.tenants()
-        entitled = {each.tenant: (each.share, each.gpu_share) for each in shares}
+        shares = () if allocation is None else allocation.tenants()
+        entitled, nothing = {each.tenant: (each.share, each.gpu_share) for each in shares}, None if allocation is None else 0.0
         found = [
             {
                 "tenant": name,
-                "entitled_share": entitled.get(name, (None, None))[0],
-                "promised_share": entitled.get(name, (None, None))[1],
-                "delivered_share": delivered.get(name, 0.0) / offered,
+                "entitled_share": entitled.get(name, (nothing,))[0],
+                "promised_share": entitled.get(name, (nothing,))[-1],
+                "delivered_share": delivered.get(name, 0.0) / offered if name else None,
             }
             for name in dict.fromkeys([*entitled, *delivered])
         ]
@@ -99,16 +106,17 @@ class SessionReader:
 
     @_of_one_version
     def measured(self) -> dict[str, Any]:
-        """Return numbers for metrics: jobs by state, and {type: (GPUs of nodes that are up, those that jobs hold)}."""
-        scheduler, held, up = self._session.scheduler, defaultdict[str, float](float), defaultdict[str, int](int)
-        running = scheduler.running
+        """Return numbers for metrics: jobs by state, and {type: (GPUs that jobs hold, free ones of nodes that are up)}."""
+        scheduler, held, free = self._session.scheduler, defaultdict[str, float](float), defaultdict[str, float](float)
+        running, states, blocked = scheduler.running, scheduler.nodes, len(scheduler.blocked)
+        for node in scheduler.cluster.nodes:
+            free[node.accelerator] += node.num_gpus * (states[node.name] is NodeState.UP)
         for each in running.values():
             held[each.accelerator] += each.gpu_share
-        states, blocked = scheduler.nodes, len(scheduler.blocked)
-        for node in scheduler.cluster.nodes:
-            up[node.accelerator] += node.num_gpus * (states[node.name] is NodeState.UP)
+            is_up = sum(states[name] is NodeState.UP for name, _ in each.gpus)
+            free[each.accelerator] -= each.gpu_share * is_up / len(each.gpus)
         return {
             "version": self._session.version,
             "jobs": {"running": len(running), "waiting": len(scheduler.jobs) - len(running), "blocked": blocked},
-            "gpus": {name: (up[name], held[name]) for name in scheduler.cluster.accelerator_names},
+            "gpus": {name: (held[name], free[name]) for name in scheduler.cluster.accelerator_names},
         }

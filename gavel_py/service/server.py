@@ -54,8 +54,7 @@ def serve_api(
     check_libraries("HTTP services", "api", "fastapi", "prometheus_client", "uvicorn")
     import uvicorn
 
-    from gavel_py.service.http import Limits, application
-    from gavel_py.service.protocol import TimedProtocol
+    from gavel_py.service.http import Limits, TimedProtocol, application
 
     limits = limits or Limits()
     tokens = {} if token_file is None else read_tokens(Path(token_file))
@@ -64,7 +63,8 @@ def serve_api(
         with_port, no_tokens = port is not None, "is missing: every user of the machine could connect to the port"
         both = "and port are both given; give only one of them"
         refuse("api", (with_port and not tokens, "token_file", no_tokens), (with_port and path is not None, "path", both))
-        guard, routes = application(session, (*LOCAL_NAMES, host), tokens, limits)
+        names = (host, socket.gethostname().lower(), socket.getfqdn().lower()) if address != LOOPBACK else (host,)
+        guard, routes = application(session, (*LOCAL_NAMES, *names), tokens, limits)
         server = uvicorn.Server(uvicorn.Config(guard, http=partial(TimedProtocol, limits), **SETTINGS, **limits.of_connections()))
         server.capture_signals = nullcontext  # which would end the process at once; here, what waits is answered first
         asyncio.run(_serve(server, listener, routes, partial(ready, url)))

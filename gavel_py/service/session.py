@@ -6,16 +6,17 @@ import json
 import logging
 import os
 from base64 import b64decode, b64encode
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from gavel_py.errors import GavelError, InputError, refuse
+from gavel_py.errors import GavelError, InputError, faults_from, refuse
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.io.records import without_collection
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
@@ -24,7 +25,7 @@ from gavel_py.problem.workflows import has_dependencies
 from gavel_py.scheduling import RoundScheduler
 from gavel_py.scheduling.nodes import cluster_to_dict
 from gavel_py.service.events import Event, RoundEvent, SubmitEvent, event_of, fault_documents, read_lines
-from gavel_py.service.log import LARGEST_FILE, SessionLog, claim_folder, file_name, version_of
+from gavel_py.service.log import LARGEST_FILE, SessionLog, claim_folder, file_name
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Session(Synchronized):
     scheduler: RoundScheduler
     version: int
     _digest: str
-    _known: dict[str, tuple[bytes, int]]
+    _known: OrderedDict[str, tuple[bytes, int]]
     _unwritten: list[bytes]
     _rounds_since: int
 
@@ -117,6 +118,7 @@ class Session(Synchronized):
                 refuse(str(folder), (create is None, "", missing))
                 assert create is not None  # noqa: S101
                 self._begin(create())
+            self._is_whole = True
         except BaseException:
             self.close()
             raise
@@ -166,8 +168,9 @@ class Session(Synchronized):
     @synchronized
     def apply_all(self, batches: Iterable[Iterable[Any]]) -> list[list[dict[str, Any]]]:
         """Apply several batches as `apply` does, and wait for the disk only once."""
-        if not self._is_whole:  # since restoring it has failed before
+        if not self._is_whole:  # since an earlier call has failed halfway
             self._restore()
+        self._is_whole = False
         requests = [[_Request(fields, {}) for fields in batch] for batch in batches]
         submits: dict[str, _Request] = {}
         with without_collection():
@@ -175,19 +178,23 @@ class Session(Synchronized):
                 self._accept(each, submits)
             self._submit(submits)
         self._commit([each for batch in requests for each in batch])
+        self._is_whole = True
+        repeated = [each.answer for batch in requests for each in batch if each.answer["status"] == "repeated"]
+        stored = self._log.answers({each["version"] for each in repeated})
+        for answer in repeated:
+            answer |= stored.get(answer["version"], {})
         return [[each.answer for each in batch] for batch in requests]
 
     def _accept(self, request: _Request, submits: dict[str, _Request]) -> None:
         """Answer an event, or put it among the submits that are applied together, in their order, before any other event."""
         try:
             event = request.event = event_of(request.fields)
-            together = isinstance(event, SubmitEvent) and not has_dependencies(
-                [event.made]
-            )  # others may name a job that comes later
+            together = isinstance(event, SubmitEvent) and not has_dependencies([event.made])  # others may name a later job
+            with faults_from(f"event {event.id!r}", "must be plain data, as in JSON", TypeError, ValueError):
+                request.text = json.dumps(request.fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except InputError as error:
             request.refuse(UNPROCESSABLE, fault_documents(error))
             return
-        request.text = json.dumps(request.fields, sort_keys=True, separators=(",", ":"))
         if event.id in submits:
             self._submit(submits)
         if event.id in self._known:
@@ -204,9 +211,7 @@ class Session(Synchronized):
             fault = {"where": f"event {event_id!r}", "field": "id", "problem": f"was used for another event, number {version}"}
             request.refuse(CONFLICT, [fault])
             return
-        lines = chain(self._log.lines_after(version - 1), self._unwritten)
-        stored: dict[str, Any] = next((json.loads(each)["answer"] for each in lines if version_of(each) == version), {})
-        request.answer |= {"id": event_id, "status": "repeated", "version": version, **stored}
+        request.answer |= {"id": event_id, "status": "repeated", "version": version}
 
     def _submit(self, submits: dict[str, _Request]) -> None:
         """Apply the collected submits, all at once if none is refused."""
@@ -257,6 +262,8 @@ class Session(Synchronized):
             # Of the whole history: rounds with equal digests follow from equal ones.
             self._digest = result["digest"] = _digest(self._digest + json.dumps(changes, sort_keys=True)).hex()
             self.last_round, self._rounds_since = changes | {"digest": self._digest}, self._rounds_since + 1
+        if len(self._known) >= KEPT_IDS:
+            self._known.popitem(last=False)
         self._known[event.id] = (_digest(text), self.version)
         self._unwritten.append(f'{{"version":{self.version},"event":{text},"answer":{json.dumps(result)}}}\n'.encode())
 
@@ -265,8 +272,6 @@ class Session(Synchronized):
         if self._unwritten:
             self._log.append(self._unwritten)
             self._unwritten.clear()
-            for event_id in list(islice(self._known, max(len(self._known) - KEPT_IDS, 0))):
-                del self._known[event_id]
 
     def _commit(self, requests: Iterable[_Request]) -> None:
         try:
@@ -281,7 +286,7 @@ class Session(Synchronized):
     @synchronized
     def events_after(self, version: int, limit: int) -> list[bytes]:
         """Return at most `limit` events after this version as lines of the log; the first is a later one if others are not kept."""
-        return list(islice(self._log.lines_after(version), limit))
+        return list(islice(self._log.lines_after(min(version, self.version)), limit))
 
     # Snapshots
 
@@ -289,11 +294,13 @@ class Session(Synchronized):
     def checkpoint(self, *, always: bool = False) -> None:
         """Write a snapshot if one is due, or if anything has changed and `always` is true; a failure is logged, and tried again."""
         changes = self.version - self._snapshot_version
-        if changes and (always or changes > MAX_EVENTS_REPLAYED or self._rounds_since >= MAX_ROUNDS_REPLAYED):
+        if self._is_whole and changes and (always or changes > MAX_EVENTS_REPLAYED or self._rounds_since >= MAX_ROUNDS_REPLAYED):
             try:
                 self._write_snapshot()
             except InputError as error:
                 logger.warning("no snapshot: %s; the log has all events", error)
+            except Exception:
+                logger.exception("no snapshot; the log has all events")
 
     def _write_snapshot(self) -> None:
         is_full = self._log.size > LARGEST_FILE
@@ -319,13 +326,17 @@ class Session(Synchronized):
         own = f"policy {label} is not part of gavel-py, so that a session could not restore it"
         refuse(str(self.folder), (scheduler.to_dict()["policy"]["document"] is None, "", own))
         self._made = _description(scheduler)
-        self._continue(scheduler, 0, "", None, {})
+        self._continue(scheduler, 0, "", None, OrderedDict())
         self._log.open(file_name(1))
         self._write_snapshot()
-        self._is_whole = True
 
     def _continue(
-        self, scheduler: RoundScheduler, version: int, digest: str, last: dict[str, Any] | None, known: dict[str, tuple[bytes, int]]
+        self,
+        scheduler: RoundScheduler,
+        version: int,
+        digest: str,
+        last: dict[str, Any] | None,
+        known: OrderedDict[str, tuple[bytes, int]],
     ) -> None:
         self.scheduler, self.version, self._digest = scheduler, version, digest
         self.last_round, self._known = last, known
@@ -334,12 +345,11 @@ class Session(Synchronized):
 
     def _restore(self) -> None:
         """Restore the state from the disk: the latest snapshot, and the events after it."""
-        self._is_whole = False
         document = SNAPSHOT.read(self._snapshot_file)
         with damage_as_fault(self._snapshot_file):
             ids, version, digests = document["ids"], document["version"], b64decode(document["digests"])
             parts = (digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
-            known = dict(zip(ids, zip(parts, range(version - len(ids) + 1, version + 1), strict=True), strict=True))
+            known = OrderedDict(zip(ids, zip(parts, range(version - len(ids) + 1, version + 1), strict=True), strict=True))
             scheduler = RoundScheduler.from_dict(document["scheduler"], self._profile, source=self._snapshot_file)
             self._made = document["made"]
             self._continue(scheduler, version, document["digest"], document["last_round"], known)
@@ -348,7 +358,6 @@ class Session(Synchronized):
             for place, entry in self._log.resume(name, offset):
                 self._replay(place, entry)
         self._unwritten.clear()
-        self._is_whole = True
 
     def _replay(self, place: str, entry: Mapping[str, Any]) -> None:
         is_next = entry.get("version") == self.version + 1

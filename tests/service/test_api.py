@@ -153,6 +153,30 @@ def test_what_can_be_read(folder: Path) -> None:
         assert [json.loads(line)["event"] for line in lines] == [jobs[8]]
     with opened(folder) as session, serving(session) as client:  # which has no proof of the allocation any more
         assert client("GET", f"/v1/jobs/{name}/explanation")[1]["throughput"] > 0
+        assert client("GET", "/v1/tenants")[1]["tenants"] == tenants
+        client("POST", "/v1/events", [submit(10, job_id="team/new")])
+        assert client("GET", "/v1/jobs/team%2Fnew")[1]["state"] == "waiting"
+        status, early = client("GET", "/v1/jobs/team%2Fnew/explanation")
+        assert (status, early["faults"][0]["problem"]) == (404, "has no allocation yet; the next round decides on it")
+
+
+def test_names_of_this_service(folder: Path, tokens: Path) -> None:
+    with opened(folder) as session, serving(session, port=0, address="0.0.0.0", token_file=tokens) as client:  # noqa: S104
+        client.place = client.place.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        for host in ("192.0.2.7:80", "[::1]", "[::1]:80", socket.gethostname().upper()):
+            assert client("GET", "/healthz", Host=host)[0] == 200, host
+        assert client("GET", "/healthz", Host="evil.example")[0] == 421
+
+
+def test_gpus_of_nodes_that_drain_are_not_free(folder: Path) -> None:
+    with opened(folder) as session, serving(session) as client:
+        done = client("POST", "/v1/events", [submit(1, num_gpus=2), {"id": "r", "event": "round"}])[1]["results"]
+        place = done[-1]["starts"]["j1"]
+        client("POST", "/v1/events", [{"id": "d", "event": "drain", "node": place["gpus"][0][0]}])
+        text = client("GET", "/metrics")[1]
+    numbers = re.findall(rf'^gavel_gpus{{accelerator="{place["accelerator"]}",state="(\w+)"}} (\S+)$', text, re.MULTILINE)
+    others = sum(node.num_gpus for node in session.scheduler.cluster.nodes_of(place["accelerator"])[1:])
+    assert dict(numbers) == {"held": "2.0", "free": f"{float(others)}"}
 
 
 def test_an_explanation_of_a_known_allocation_is_that_of_a_new_one() -> None:
@@ -261,6 +285,32 @@ def test_a_queue_that_is_full_is_a_reason_to_come_back(folder: Path, monkeypatch
         assert session.version == found.count(200)
 
 
+@pytest.mark.parametrize("chunk", [b"3\r\n[]\n\r\n0\r\n\r\n", b"no chunk\r\n"])
+def test_a_body_of_unknown_length_is_refused(folder: Path, chunk: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/events HTTP/1.1\r\nhost: gavel\r\ncontent-type: application/json\r\n"
+    with opened(folder) as session, serving(session) as client, socket.socket(socket.AF_UNIX) as other:
+        other.settimeout(60)
+        other.connect(client.place)
+        other.sendall(head + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.1 411 ")
+        other.sendall(chunk)
+        assert client("GET", "/healthz")[0] == 200
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_a_caller_that_leaves_is_no_fault(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(folder) as session, serving(session) as client:
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(client.place)
+            head = b"POST /v1/events HTTP/1.1\r\nhost: gavel\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n["
+            other.sendall(head)
+        while 'path="/v1/events"' not in (text := client("GET", "/metrics")[1]):
+            time.sleep(0.01)
+        assert 'gavel_http_requests_total{code="400",path="/v1/events"} 1.0' in text
+        assert client("GET", f"/v1/events?after={10**20}") == (200, "")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTT", b"POST /v1/events HTTP/1.1\r\nhost: gavel\r\ncontent-length: 9\r\n"])
 def test_slow_callers_are_cut_off(folder: Path, sent: bytes) -> None:
     limits = Limits(head_seconds=0.05, body_seconds=0.05)
@@ -343,6 +393,7 @@ def test_metrics_and_description(folder: Path) -> None:
     assert "j0" not in text
     assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) == set(re.findall(r"^# HELP (\w+)", text, re.MULTILINE))
     assert description["openapi"].startswith("3.1")
+    assert not [name for name in description if name not in ("openapi", "info", "paths", "components", "x-schema-version")]
     schemas = description["components"]["schemas"]
     assert set(schemas["Job"]["properties"]) == set(gp.Job.model_fields)
     content = description["paths"]["/v1/events"]["post"]["requestBody"]["content"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,6 +176,81 @@ def test_a_full_disk_refuses_events_and_loses_none(tmp_path: Path, monkeypatch: 
         session.apply([submit(1)])
     with opened(tmp_path) as session:
         assert [job.job_id for job in session.scheduler.jobs] == ["j0", "j1"]
+
+
+def test_a_state_that_is_not_whole_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as session:
+        session.apply([submit(0)])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            patch.setattr(session_module.SNAPSHOT.__class__, "read", lambda *_: full(0, b""))
+            with pytest.raises(OSError, match="No space left"):
+                session.apply([submit(1)])
+        session.checkpoint(always=True)
+    with opened(tmp_path) as session:
+        assert [job.job_id for job in session.scheduler.jobs] == ["j0"]
+        assert session.apply([submit(1)])[0]["status"] == "applied"
+
+
+def full(_file: int, _data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_log_file_that_cannot_be_begun_is_begun_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "LARGEST_FILE", 1)
+    with opened(tmp_path) as session:
+        session.apply([submit(0)])
+        with monkeypatch.context() as patch:
+            patch.setattr(event_log.SessionLog, "open", lambda self, _: (self.close(), full(0, b"")))
+            session.checkpoint(always=True)
+        (refused,) = session.apply([submit(1)])
+        assert (refused["status"], refused["code"]) == ("refused", 507)
+        (applied,) = session.apply([submit(1)])
+        assert (applied["status"], applied["version"]) == ("applied", 2)
+
+
+def test_a_snapshot_that_fails_stops_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as session:
+        session.apply([submit(0)])
+        monkeypatch.setattr(gp.RoundScheduler, "to_dict", lambda _: 1 / 0)
+        session.checkpoint(always=True)
+        assert session.apply([submit(1)])[0]["status"] == "applied"
+
+
+def test_values_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        for value, text in ((np.int64(2), "int64 is not JSON serializable"), (math.inf, "Out of range float values")):
+            ok, wrong = session.apply([submit(0), submit(1, num_gpus=value) | {"id": "x"}])
+            assert ok["version"] == 1
+            assert text in faults(wrong) or "must be" in faults(wrong)
+        assert session.version == 1
+
+
+def test_an_id_that_is_no_longer_known_can_be_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "KEPT_IDS", 3)
+    with opened(tmp_path) as session:
+        session.apply(rounds("a", "b"))
+        session.checkpoint(always=True)
+        for name in "cda":
+            last = session.apply(rounds(name))
+    with opened(tmp_path) as session:
+        session.checkpoint(always=True)
+    with opened(tmp_path) as session:
+        again = session.apply(rounds("c", "d", "a"))
+        assert [(each["status"], each["version"], each["index"]) for each in again] == [("repeated", n, n - 1) for n in (3, 4, 5)]
+        assert again[-1]["digest"] == last[0]["digest"]
+
+
+def test_repeated_events_are_looked_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as session:
+        first = session.apply([submit(n) for n in range(20)])
+    reads: list[int] = []
+    lines_after = event_log.SessionLog.lines_after
+    monkeypatch.setattr(event_log.SessionLog, "lines_after", lambda self, n: reads.append(n) or lines_after(self, n))
+    with opened(tmp_path) as session:
+        again = session.apply([submit(n) for n in range(20)])
+    assert again == [each | {"status": "repeated"} for each in first]
+    assert reads == [0]
 
 
 def test_a_fault_of_the_program_leaves_the_state_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

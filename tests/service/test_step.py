@@ -45,6 +45,13 @@ def test_lines_that_are_not_json_are_all_named_and_nothing_is_applied(gavel: Gav
     assert json.loads(gavel(written("e.ndjson", lines([submit(0)]))).out)["status"] == "applied"
 
 
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path, gavel: Gavel) -> None:
+    (tmp_path / "e.ndjson").write_bytes(json.dumps(submit(0)).encode().replace(b"j0", b"j\xff"))
+    assert gavel("e.ndjson", "-c", CLUSTER).err.startswith("Error: e.ndjson: cannot be read: ")
+    assert gavel("absent.ndjson", "-c", CLUSTER).err == "Error: absent.ndjson: cannot be read: No such file or directory\n"
+    assert not (tmp_path / "state").exists()
+
+
 def test_what_only_a_new_session_can_have_needs_a_cluster(gavel: Gavel) -> None:
     for options in (["-p", "fifo"], ["--round-seconds", "60"]):
         assert "options of a new session need --cluster" in gavel(written("e", ""), *options).err
