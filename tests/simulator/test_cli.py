@@ -223,7 +223,7 @@ def test_traces_without_job_types_get_them_by_the_seed(gavel: Gavel, tmp_path: P
     asked = ["philly.csv", "-c", "v100:32/16", "-p", "fifo", "--json"]
     refused = gavel(*asked)
     assert refused.code == 2
-    assert "estimate them (--extrapolate)" in refused.err
+    assert "estimate them (--extrapolate)" in json.loads(refused.out)["faults"][0]["problem"]
     document = json.loads(gavel(*asked, "--extrapolate", "--seed", "3").out)
     assert document["policies"][0]["summary"]["outcomes"]["finished"] == 2
     assert document["profile"] == "gavel-osdi20+estimates"

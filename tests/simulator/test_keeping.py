@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from tests.support.commands import Gavel, runner
+from tests.support.commands import Gavel, Outcome, runner
 
 RANDOM = ["--job-failures", "0.1", "--node-mtbf", "20", "--node-repair", "1", "--maintenance", "v100-0:1h:3h", "--seed", "7"]
 FILES = ["--jobs-out", "jobs.csv", "--timeline-out", "rounds.csv"]
@@ -32,6 +32,11 @@ def gavel(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 def command(*policies: str) -> list[str]:
     return ["mixed.csv", "-c", "v100:8/4,p100:8/4,k80:8/8", *(word for policy in policies for word in ("-p", policy)), "--json"]
+
+
+def faults_of(outcome: Outcome) -> str:
+    """Return what a command with `--json` says of its faults, as lines."""
+    return "\n".join(str(gp.Fault(**each)) for each in json.loads(outcome.out)["faults"])
 
 
 def told(text: str) -> Any:
@@ -136,7 +141,7 @@ def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str
     gp.Simulation([], cluster, gp.ThroughputProfile.builtin("gavel-osdi20"), "fifo").save("own", note=[1])
     outcome = gavel(*command("fifo"), "--until", "2h", *options)
     assert outcome.code == 2
-    assert said in outcome.err
+    assert said in faults_of(outcome)
 
 
 @pytest.mark.deep
@@ -146,7 +151,7 @@ def test_files_that_have_become_shorter_are_refused(gavel: Gavel) -> None:
     Path("jobs.csv").write_text("")
     outcome = gavel(*options, "--continue", "state")
     assert outcome.code == 2
-    assert "jobs.csv: has 0 bytes, but had " in outcome.err
+    assert "jobs.csv: has 0 bytes, but had " in faults_of(outcome)
 
 
 def test_another_cluster_is_refused(gavel: Gavel) -> None:
