@@ -351,7 +351,7 @@ def predicted(
     for name, (on, since) in runs.items():
         job = next(each for each in held.jobs if f"{each.key.partition('/')[0]}/{each.owner[1]}" == name)
         usage = {(on, GPU): job.gpus}
-        own = replace(job.workload, usage=usage, reserved=since)
+        own = replace(job.workload, usage=usage, reserved=(since - now) / hour)
         jobs.append(replace(job, workload=own, flavor=on, done=(now - since) / hour * job.speeds[on]))
     state = replace(held, jobs=tuple(jobs))
     found = gp.forecast_kueue(state, gp.KueueChanges(queues=dict(queues)))

@@ -9,13 +9,15 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gavel_py as gp
 from tests.kueue.fake_apiserver import FakeApiServer, patched
-from tests.kueue.support import job_of, profile, queue, two_queues, workload, written
+from tests.kueue.support import flavor, job_of, profile, queue, state, two_queues, workload, written
 from tests.support.commands import Gavel, enter_folder, runner
 
 SPEEDS = {"train": {"a100": 1.0, "h100": 2.0}, "gen": {"a100": 1.0, "h100": 4.0}}
@@ -46,7 +48,7 @@ def test_show_has_at_most_40_lines_of_80_columns(gavel: Gavel) -> None:
     lines = found.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert "0 workloads hold 0 GPUs, 16 wait for 16." in lines[0]
+    assert "0 workloads with 0 GPUs, 16 waiting for 16." in lines[0]
     assert "gen (1)" in found.out
     document = json.loads(gavel("show", "state.json", "--profile", "speeds.csv", "--json").out)
     assert document["worth"]["gen (1)"] == {"a100": 1.0, "h100": 4.0}
@@ -64,7 +66,7 @@ def test_show_of_a_large_cluster_stays_short(gavel: Gavel, tmp_path: Path) -> No
 def test_show_reads_a_pipe(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (tmp_path / "state.json").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert "16 wait for 16" in gavel("show", "-").out
+    assert "16 waiting for 16" in gavel("show", "-").out
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{")))
     found = gavel("show", "-")
     assert (found.code, found.err) == (
@@ -101,14 +103,14 @@ def test_explain_tells_reason_holders_start_and_the_least_change(gavel: Gavel, t
     out = gavel("explain", "state.json", "a/job-w").out
     for part in (
         "Waits: WaitingForQuota.",
-        "h100: it needs 2, 1 are idle in its cohort",
+        "h100: 2 needed, 1 idle in its cohort; its queue has a quota of 4.",
         "a100: not allowed, its nodeSelector is gpu=h100.",
         'Kueue says: "pending evaluation"',
         "a/big (a): 3 h100, ends in 2.0 h",
         "it starts in 2.0 h on h100",
         "it ends in 3.0 h",
         "allow a100 too (speed 1): it is admitted at once",
-        "1 more GPUs of h100 in the quota of a: it is admitted at once",
+        "1 more GPU of h100 in the quota of a: it is admitted at once",
     ):
         assert part in out
     assert gavel("explain", "state.json", "a/nobody").code == 2
@@ -223,6 +225,10 @@ def test_a_try_of_the_user_is_rated_and_a_wrong_one_refused(gavel: Gavel) -> Non
     found = gavel("advise", "state.json", "--try", "c: a100")
     assert (found.code, "no ClusterQueue 'c'" in found.err) == (2, True)
     assert "a has no flavor 'v100'" in gavel("advise", "state.json", "--try", "a: v100").err
+    err = gavel("advise", "state.json", "--try", "a", "--try", "b: h100,", "--try", "c: x").err
+    assert err.count("must be of the form `queue: flavor,flavor`") == 2
+    assert "no ClusterQueue 'c'" in err
+    assert "no ClusterQueue 'a'" not in err
 
 
 def test_other_forms_of_the_advice(gavel: Gavel, tmp_path: Path) -> None:
@@ -235,6 +241,98 @@ def test_other_forms_of_the_advice(gavel: Gavel, tmp_path: Path) -> None:
     assert gavel(*common, "--as", "queues", "--out", "queues.json").code == 0
     kinds = [each["kind"] for each in json.loads((tmp_path / "queues.json").read_text())["items"]]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {"Cohort": 2, "ClusterQueue": 6, "LocalQueue": 4}
+
+
+def test_explain_of_a_selector_that_no_flavor_has_and_the_flavor_that_would_do(gavel: Gavel, tmp_path: Path) -> None:
+    written(tmp_path, two_queues({"h100": 1}, None, workload("w", pin="b200")))
+    out = gavel("explain", "state.json", "a/w").out
+    assert "Waits: NoMatchingFlavor." in out
+    assert "h100: not allowed, its nodeSelector is gpu=b200." in out
+    assert "allow h100 too (speed 1): it is admitted at once" in out
+    assert "it never starts" in out
+
+
+def test_explain_names_the_taint_where_the_selector_suits(gavel: Gavel, tmp_path: Path) -> None:
+    items = two_queues({"h100": 1}, None, workload("w", pin="h100"))
+    items[0]["spec"]["nodeTaints"] = [{"key": "spot", "value": "yes", "effect": "NoSchedule"}]
+    written(tmp_path, items)
+    out = gavel("explain", "state.json", "a/w").out
+    assert "h100: not allowed, untolerated taint {spot yes NoSchedule" in out
+    assert "nodeSelector" not in out
+
+
+def test_the_least_quota_counts_what_a_queue_keeps_from_its_cohort(gavel: Gavel, tmp_path: Path) -> None:
+    own = {"h100": {"nominalQuota": "3", "lendingLimit": "2"}}
+    written(tmp_path, two_queues(own, {"h100": 0}, workload("runs", on="h100", gpus=3, hours=2), workload("w", made=1)))
+    assert "1 more GPU of h100 in the quota of a: it is admitted at once" in gavel("explain", "state.json", "a/w").out
+
+
+def lifted_patches(path: Path, items: Any) -> tuple[dict[str, Any], list[str]]:
+    """The objects that advice on flavor y writes, {kind: object as changed}, and the notes."""
+    found = state(path, items)
+    changes = gp.KueueChanges(flavors={"a/w": frozenset({"y"})})
+    chosen = gp.KueueTry("", changes, (gp.forecast_kueue(found),), (), ("a/w",))
+    patches, notes = gp.kueue_patches(found, chosen, lift=True)
+    return {each.source["kind"]: each.replaced() for each in patches}, notes
+
+
+def test_advice_leaves_pods_without_gpus_and_labels_of_other_flavors_alone(tmp_path: Path) -> None:
+    job = workload("w", pin="x")
+    launcher = {"name": "launcher", "count": 1, "template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}}
+    job["spec"]["podSets"].append(json.loads(json.dumps(launcher)))
+    job["spec"]["podSets"][0]["template"]["spec"]["nodeSelector"]["zone"] = "north"
+    items = [*two_queues({"x": 1, "y": 1, "z": 1}, None, job), flavor("other", nodeLabels={"zone": "north"}), job_of(job)]
+    cpus = {"name": "other", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
+    next(each for each in items if each["kind"] == "ClusterQueue")["spec"]["resourceGroups"].append(
+        {"coveredResources": ["cpu"], "flavors": [cpus]}
+    )
+    changed, notes = lifted_patches(tmp_path, items)
+    worker, other = changed["Workload"]["spec"]["podSets"]
+    assert other == launcher
+    assert worker["template"]["spec"]["nodeSelector"] == {"zone": "north"}
+    assert "affinity" in worker["template"]["spec"]
+    assert notes == []
+
+
+def test_a_selector_that_cannot_be_lifted_is_named(tmp_path: Path) -> None:
+    job = workload("w", pin="x")
+    job["metadata"]["ownerReferences"] = [{"kind": "RayJob", "name": "ray"}]
+    changed, notes = lifted_patches(tmp_path, two_queues({"x": 1, "y": 1}, None, job))
+    assert changed == {}
+    assert notes == ["a/w: its owner is not a Job in the file, so its node selector stays"]
+
+
+def test_queues_of_classes_have_local_queues_of_their_own_name(tmp_path: Path) -> None:
+    items = two_queues({"x": 1}, {"x": 1}, workload("one", "a"), workload("two", "b"))
+    items[-1]["metadata"]["namespace"], items[-3]["metadata"]["namespace"] = "a", "a"
+    items[-3]["metadata"]["name"] = items[-1]["spec"]["queueName"] = "second"
+    found = state(tmp_path, items)
+    chosen = gp.KueueTry("", gp.KueueChanges(), (gp.forecast_kueue(found),), ())
+    local = [each["metadata"] for each in gp.kueue_queues(found, chosen) if each["kind"] == "LocalQueue"]
+    assert local == [{"name": "a-other", "namespace": "a"}, {"name": "b-other", "namespace": "a"}]
+
+
+def test_what_kubectl_reports_is_noted_and_a_context_is_quoted(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "kubectl"
+    fake.write_text(f"#!/bin/sh\necho 'error: unable to list jobs: timeout' >&2\ncat {tmp_path}/state.json; exit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert "kubectl: error: unable to list jobs: timeout" in gavel("show", "--context", "prod").out
+    options = ("--profile", "speeds.csv", "--steps", "0", "--out", "advice.sh")
+    assert gavel("advise", "--context", "my cluster", *options).code == 0
+    assert "kubectl --context 'my cluster' patch" in (tmp_path / "advice.sh").read_text()
+
+
+def test_a_time_without_a_zone_is_utc(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert gavel("show", "state.json", "--now", "2026-01-02T12:00:00").out.startswith("2026-01-02 12:00 UTC")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_wrong_usage(gavel: Gavel) -> None:

@@ -56,7 +56,7 @@ def key_of(text: str) -> Key:
 def workload(each: Mapping[str, Any], case: Case, **given: Any) -> QueuedWorkload:
     queue = (each.get("status") or {}).get("admission", {}).get("clusterQueue", "")
     boosts = (case["input"].get("featureGates") or {}).get("PriorityBoost", False)
-    found = queued_workload(each, queue, {}, with_boost=boosts)
+    found = queued_workload(each, queue, with_boost=boosts)
     for name, value in given.items():
         setattr(found, name, value)
     if not found.reserved:
@@ -261,9 +261,10 @@ class Cluster:
 
     def queued(self, each: Any) -> QueuedWorkload:
         queue = self.local[f"{each['metadata']['namespace']}/{each['spec'].get('queueName')}"]["clusterQueue"]
-        names = {flavor["name"] for group in self.specs[queue]["spec"].get("resourceGroups", []) for flavor in group["flavors"]}
         boosts = (self.case["input"].get("featureGates") or {}).get("PriorityBoost", False)
-        return queued_workload(each, queue, {name: self.flavors[name] for name in names}, with_boost=boosts)
+        groups = self.specs[queue]["spec"].get("resourceGroups", [])
+        flavors = [{one["name"]: self.flavors[one["name"]] for one in group["flavors"]} for group in groups]
+        return queued_workload(each, queue, flavors, with_boost=boosts)
 
     def heads(self) -> list[QueuedWorkload]:
         heads: dict[str, QueuedWorkload] = {}

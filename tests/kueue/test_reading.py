@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gavel_py as gp
-from tests.kueue.support import GPU, flavor, local_queue, profile, queue, stamp, state, two_queues, workload
+from tests.kueue.support import API, GPU, flavor, job_of, local_queue, profile, queue, stamp, state, two_queues, workload
 from tests.support.shared_data import SHARED
 
 REAL = SHARED / "kueue" / "real"
@@ -206,7 +207,202 @@ def test_what_is_held_says_by_what(tmp_path: Path) -> None:
     }
 
 
-WRONG = (None, -1, 10**30, "", "ä" * 70, [], {}, [None], {"": None}, True, 1.5, "1E", "2026-13-01T00:00:00Z")
+def test_optional_fields_may_be_absent_or_null(tmp_path: Path) -> None:
+    """A ResourceFlavor without a spec is the default flavor of Kueue's own documentation."""
+    items = small()
+    del items[0]["spec"]
+    for name in ("creationTimestamp", "uid"):
+        items[-2]["metadata"][name] = None
+    items[-2]["spec"]["podSets"][0]["count"] = None
+    found = state(tmp_path, items)
+    assert [(job.key, job.gpus, job.workload.uid) for job in found.pending] == [("a/waits", 2, "")]
+    assert gp.forecast_kueue(found).starts == {"a/waits": 0.0}
+
+
+def test_labels_count_within_their_resource_group(tmp_path: Path) -> None:
+    """Kueue looks only at labels that flavors of the same group have: a CPU flavor without the label of GPUs suits a pinned pod."""
+    job = workload("w", pin="x")
+    job["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    items = two_queues({"x": 1, "y": 1}, None, job)
+    items.append(flavor("spot", nodeLabels={"capacity": "spot"}))
+    cpus = {"name": "spot", "resources": [{"name": "cpu", "nominalQuota": "4"}]}
+    queue_ = next(each for each in items if each["kind"] == "ClusterQueue")
+    queue_["spec"]["resourceGroups"].append({"coveredResources": ["cpu"], "flavors": [cpus]})
+    found = state(tmp_path, items)
+    assert found.jobs[0].flavors == {"x"}
+    assert gp.forecast_kueue(found).first_flavors == {"a/w": "x"}
+
+
+def finished(name: str, job_type: str, *, on: str = "x", minutes: float = 60.0, **more: Any) -> dict[str, Any]:
+    """A Workload that was admitted at the start and has finished."""
+    each = workload(name, job_type=job_type, on=on, **more)
+    ended = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": stamp(minutes)}
+    each["status"]["conditions"].append(ended)
+    return each
+
+
+def test_what_has_finished_may_have_a_queue_that_is_gone_and_a_type_that_the_profile_lacks(tmp_path: Path) -> None:
+    gone = finished("gone", "t")
+    gone["status"]["admission"]["clusterQueue"] = "deleted"
+    items = two_queues({"x": 4}, None, gone, finished("old", "u"), workload("w", job_type="t"))
+    found = state(tmp_path, items, profile=profile({"t": {"x": 1.0}}))
+    assert (len(found.finished), [job.job_type for job in found.jobs]) == (2, ["t"])
+
+
+def test_lengths_of_finished_workloads_have_earlier_stays_and_need_a_speed(tmp_path: Path) -> None:
+    evicted, elsewhere, left = finished("evicted", "t"), finished("elsewhere", "t", on="y"), finished("left", "t", minutes=1)
+    evicted["status"]["accumulatedPastExecutionTimeSeconds"] = 3600
+    left["status"]["conditions"][1]["status"] = "False"
+    items = two_queues({"x": 4, "y": 4}, None, evicted, elsewhere, left, workload("w", job_type="t"))
+    del items[-1]["spec"]["maximumExecutionTimeSeconds"]
+    (job,) = state(tmp_path, items, profile=profile({"t": {"x": 1.0}, "s": {"y": 1.0}})).jobs
+    assert job.hours == 2.0
+
+
+def test_progress_counts_from_the_reservation_where_the_admission_does_not_hold(tmp_path: Path) -> None:
+    items = small()
+    admitted = items[-1]["status"]["conditions"][1]
+    admitted["status"], admitted["lastTransitionTime"] = "False", stamp(25)
+    assert state(tmp_path, items).running[0].done == pytest.approx(20 / 60)
+
+
+def test_gpus_of_several_flavors_count_each_on_its_own(tmp_path: Path) -> None:
+    both = workload("both", on="x", gpus=2)
+    both["spec"]["podSets"].append({**copy.deepcopy(both["spec"]["podSets"][0]), "name": "more"})
+    other = {"name": "more", "count": 1, "flavors": {GPU: "y"}, "resourceUsage": {GPU: "2"}}
+    both["status"]["admission"]["podSetAssignments"].append(other)
+    found = state(tmp_path, two_queues({"x": 4, "y": 4}, None, both, workload("w", pin="y", made=1, gpus=4)))
+    (use,) = gp.kueue_overview(found).queues
+    assert {each.flavor: each.held for each in use.flavors} == {"x": 2, "y": 2}
+    explained = gp.explain_kueue(found, "a/w")
+    assert [(each.flavor, each.gpus) for each in explained.holders] == [("y", 2)]
+    assert "y: 4 needed, 2 idle in its cohort; its queue has a quota of 4." in explained.details
+
+
+def test_pods_that_have_succeeded_hold_no_quota(tmp_path: Path) -> None:
+    job = workload("w", on="x", gpus=1, job_type="t")
+    job["spec"]["podSets"][0]["count"] = 4
+    job["status"]["admission"]["podSetAssignments"][0] |= {"count": 4, "resourceUsage": {GPU: "4"}}
+    job["status"]["reclaimablePods"] = [{"name": "main", "count": 3}]
+    found = state(tmp_path, two_queues({"x": 4}, None, job), profile=profile({"t": {"x": 1.0}}, gpus=4))
+    assert gp.kueue_overview(found).running == (1, 1)
+    assert gp.kueue_overview(found).queues[0].flavors[0].held == 1
+
+
+def test_requests_are_those_that_kueue_states(tmp_path: Path) -> None:
+    """Its configuration may leave out resources (excludeResourcePrefixes), which no ClusterQueue covers then."""
+    job = workload("w")
+    job["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    items = two_queues({"x": 1}, None, job)
+    assert gp.forecast_kueue(state(tmp_path, items)).starts == {}
+    job["status"]["resourceRequests"] = [{"name": "main", "resources": {GPU: "1"}}]
+    assert gp.forecast_kueue(state(tmp_path, items)).starts == {"a/w": 0.0}
+
+
+def test_sidecars_run_beside_the_containers(tmp_path: Path) -> None:
+    job = workload("w", gpus=1)
+    asked = {"resources": {"requests": {GPU: "1"}}}
+    job["spec"]["podSets"][0]["template"]["spec"]["initContainers"] = [{"restartPolicy": "Always", **asked}, asked]
+    assert state(tmp_path, two_queues({"x": 4}, None, job)).jobs[0].gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("selector", "held"), [({}, ""), (None, "namespace a"), ("a", ""), ("b", "namespace a"), (("team", "a"), "")]
+)
+def test_a_queue_takes_the_namespaces_that_it_selects(tmp_path: Path, selector: Any, held: str) -> None:
+    key, value = selector if isinstance(selector, tuple) else ("kubernetes.io/metadata.name", selector)
+    labels = {"matchLabels": {key: value}} if isinstance(value, str) else selector
+    found = state(tmp_path, two_queues({"x": 1}, None, workload("w"), namespaceSelector=labels))
+    assert held in found.jobs[0].held
+    assert bool(found.jobs[0].held) == bool(held)
+    assert any("namespaceSelector of a" in note for note in found.notes) == (key == "team")
+
+
+def test_amounts_are_not_negative_and_numbers_have_64_bits(tmp_path: Path) -> None:
+    items = small()
+    items[1]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "-4"
+    items[-1]["spec"]["maximumExecutionTimeSeconds"] = 10**400
+    text = refused(tmp_path, items)
+    assert "nominalQuota: must not be negative, found '-4'" in text
+    assert "maximumExecutionTimeSeconds: must have at most 64 bits, found 1000000" in text
+
+
+def test_a_label_that_is_no_number_is_neither_less_nor_greater(tmp_path: Path) -> None:
+    job = workload("w")
+    rule = {"key": "gpu", "operator": "Gt", "values": ["1"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    job["spec"]["podSets"][0]["template"]["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    }
+    assert state(tmp_path, two_queues({"²": 1, "3": 1}, None, job)).jobs[0].flavors == {"3"}
+
+
+def test_a_map_of_an_unknown_flavor_is_refused(tmp_path: Path) -> None:
+    assert "--map xx=a100: there is no ResourceFlavor 'xx'" in refused(tmp_path, small(), accelerators={"xx": "a100"})
+
+
+def rich() -> list[dict[str, Any]]:
+    """A cluster in which each field that is read has a value."""
+    waits, runs, pinned = (
+        workload("waits", gpus=2, made=30, job_type="t"),
+        workload("runs", on="x", gpus=2),
+        workload("pin", pin="x"),
+    )
+    pod = waits["spec"]["podSets"][0]["template"]["spec"]
+    tolerations = [{"key": "spot", "operator": "Exists", "value": "", "effect": "NoSchedule"}]
+    rules = [{"key": "gpu", "operator": "In", "values": ["x", "y"]}, {"key": "gpu", "operator": "Gt", "values": ["1"]}]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": rules[:1]}, {"matchExpressions": rules}]}
+    pod |= {
+        "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {GPU: "1"}}}],
+        "overhead": {"cpu": "0"},
+        "tolerations": tolerations,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+    }
+    waits["metadata"]["annotations"] = {"kueue.x-k8s.io/priority-boost": "3"}
+    waiting = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "m", "lastTransitionTime": stamp(31)}
+    waits["status"] = {
+        "conditions": [waiting],
+        "schedulingStats": {"evictions": [{"reason": "Preempted", "count": 1}]},
+        "resourceRequests": [{"name": "main", "resources": {GPU: "3"}}],
+    }
+    runs["status"] |= {"accumulatedPastExecutionTimeSeconds": 10, "reclaimablePods": [{"name": "main", "count": 0}]}
+    quotas = {"x": {"nominalQuota": "4", "borrowingLimit": "2", "lendingLimit": "1"}, "y": 2}
+    spec = {
+        "fairSharing": {"weight": "2"},
+        "flavorFungibility": {"whenCanBorrow": "Borrow"},
+        "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"},
+        "namespaceSelector": {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "Exists"}]},
+    }
+    items = two_queues(quotas, {"x": 4}, waits, runs, pinned, workload("other", "b", on="x"), finished("done", "t"), **spec)
+    items[0]["spec"] |= {"nodeTaints": [{"key": "spot", "value": "yes", "effect": "NoSchedule"}], "tolerations": tolerations}
+    items[2]["spec"]["preemption"]["borrowWithinCohort"] = {"policy": "LowerPriority", "maxPriorityThreshold": 3}
+    active = {"type": "Active", "status": "True", "reason": "Ready", "lastTransitionTime": stamp(0)}
+    items[2]["status"] = {"pendingWorkloads": 1, "conditions": [active], "fairSharing": {"weightedShare": 1}}
+    used = {"consumedResources": {GPU: "5"}, "lastUpdate": stamp(0)}
+    items[4]["status"] = {"fairSharing": {"admissionFairSharingStatus": used}}
+    cohort = {"parentName": "top", "fairSharing": {"weight": "1"}, "resourceGroups": queue("c", {"x": 1})["spec"]["resourceGroups"]}
+    items.append({"apiVersion": API, "kind": "Cohort", "metadata": {"name": "all"}, "spec": cohort})
+    return [*items, *map(job_of, (waits, pinned))]
+
+
+WRONG = (
+    None,
+    -1,
+    10**30,
+    10**400,
+    "",
+    "ä" * 70,
+    [],
+    {},
+    [None],
+    {"": None},
+    True,
+    1.5,
+    "1E",
+    "2026-13-01T00:00:00Z",
+    "²",
+    "9" * 5000,
+)
 
 
 def mutated(draw: random.Random, document: Any) -> Any:
@@ -226,23 +422,40 @@ def mutated(draw: random.Random, document: Any) -> Any:
                 elif what < 0.3 and isinstance(at, list):
                     at.append(copy.deepcopy(at[key]))
                 else:
-                    at[key] = draw.choice(WRONG)
+                    at[key] = copy.deepcopy(draw.choice(WRONG))
                 break
             at = at[key]
     return found
 
 
-def check_mutations(path: Path, items: Any, seeds: range) -> int:
+def each_field_of(draw: random.Random, document: Any) -> Any:
+    """A copy in which one field, each as likely as any other, is removed or replaced."""
+    found = copy.deepcopy(document)
+    places, pending = list[tuple[Any, Any]](), [found["items"]]
+    while pending:
+        at = pending.pop()
+        keys = list(at) if isinstance(at, dict) else range(len(at))
+        places += [(at, key) for key in keys]
+        pending += [at[key] for key in keys if isinstance(at[key], dict | list)]
+    at, key = draw.choice(places)
+    if draw.random() < 0.1:
+        del at[key]
+    else:
+        at[key] = copy.deepcopy(draw.choice(WRONG))
+    return found
+
+
+def check_mutations(path: Path, items: Any, seeds: range, mutate: Callable[[random.Random, Any], Any] = mutated) -> int:
     """Read, explain and forecast mutated dumps; return how many were refused. Anything but a refusal is an error."""
     refusals = 0
     for seed in seeds:
-        document = mutated(random.Random(seed), {"items": items})  # noqa: S311
+        document = mutate(random.Random(seed), {"items": items})  # noqa: S311
         file = path / "mutated.json"
         file.write_text(json.dumps(document))
         try:
             found = gp.read_kueue(file)
             gp.kueue_overview(found)
-            for job in found.jobs[:1]:
+            for job in found.jobs[:2]:
                 gp.explain_kueue(found, job.key)
             gp.forecast_kueue(found)
         except gp.InputError:
@@ -252,6 +465,12 @@ def check_mutations(path: Path, items: Any, seeds: range) -> int:
 
 def test_mutated_dumps_are_read_or_refused(tmp_path: Path) -> None:
     assert 10 < check_mutations(tmp_path, small(), range(60)) < 60
+
+
+@pytest.mark.deep
+def test_each_field_may_be_absent_or_wrong(tmp_path: Path) -> None:
+    """Every field of a cluster that has them all is removed and replaced; what is read must be explained without an error."""
+    assert 150 < check_mutations(tmp_path, rich(), range(600), each_field_of) < 570
 
 
 @pytest.mark.deep

@@ -64,6 +64,26 @@ def test_a_reclaim_evicts_the_latest_reservation_and_costs_the_work_since_its_ch
     assert found.ends["b/new"] == pytest.approx(again + 5 - 54 / 60 + 5 / 60, abs=1e-3)
 
 
+def test_reservations_of_the_dump_come_before_those_of_the_replay(tmp_path: Path) -> None:
+    jobs = [workload("before", "b", on="x", hours=5), workload("after", "b", made=1, hours=5), workload("mine", made=2)]
+    found, _ = with_arrivals(tmp_path, two_queues({"x": 1}, {"x": 1}, *jobs), {"a/mine": 0.5})
+    assert found.victims == ("b/after",)
+
+
+def test_a_short_job_runs_for_its_own_length(tmp_path: Path) -> None:
+    assert replayed(tmp_path, two_queues({"x": 1}, None, workload("short", hours=0.01))).ends == {"a/short": 0.01}
+
+
+def test_what_a_held_queue_evicts_does_not_come_back(tmp_path: Path) -> None:
+    job = workload("w", on="x", hours=5)
+    evicted = {"type": "Evicted", "status": "True", "reason": "ClusterQueueStopped", "lastTransitionTime": "2026-01-01T00:05:00Z"}
+    job["status"]["conditions"].append(evicted)
+    items = two_queues({"x": 1}, None, job, workload("off", on="x", hours=5), stopPolicy="HoldAndDrain")
+    found = replayed(tmp_path, items)
+    assert "a/w" not in found.ends
+    assert "a/w" in replayed(tmp_path, items, released=True).ends
+
+
 def test_reservations_of_one_second_are_taken_by_uid(tmp_path: Path) -> None:
     jobs = [workload(name, "b", on="x", hours=5, made=made) for made, name in enumerate("uv")] + [workload("mine", made=60)]
     jobs[0]["metadata"]["uid"], jobs[1]["metadata"]["uid"] = "2", "1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,10 +83,10 @@ def _written(advice: gp.KueueAdvice, chosen: gp.KueueTry, request: AdviseOptions
         yield f"{counted(len(patches), 'object')} in {out}; look: kubectl diff -f {out}; do: kubectl replace -f {out}"
         return
     undo = out.with_name("undo.sh" if out.name == "advice.sh" else f"{out.stem}.undo.sh")
-    kubectl = f"kubectl --context {request.context}" if request.context else "kubectl"
+    kubectl = f"kubectl --context {shlex.quote(request.context)}" if request.context else "kubectl"
     emit(gp.kueue_script(patches, kubectl=kubectl), out)
     emit(gp.kueue_script(patches, kubectl=kubectl, undo=True), undo)
-    yield f"{counted(len(patches), 'patch').replace('patchs', 'patches')} in {out}, the way back in {undo}."
+    yield f"{len(patches)} {'patch' if len(patches) == 1 else 'patches'} in {out}, the inverse in {undo}."
     yield "A Workload has another name once its Job is made again, and a changed class label resets its priority: apply soon."
 
 

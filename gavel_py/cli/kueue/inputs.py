@@ -74,7 +74,8 @@ def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return datetime.datetime.fromisoformat(text).timestamp()
+        found = datetime.datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
     except ValueError:
         check_value(text, None, "is not a time such as 2026-01-01T12:00:00Z")
         return None

@@ -1,4 +1,4 @@
-"""gavel kueue show: who holds which GPUs, who borrows, and who waits for what beside which idle GPUs."""
+"""gavel kueue show: GPUs that each queue holds, borrows and lends, and the workloads that wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ShowOptions(KueueInput):
 @click.command("show", cls=Command)
 @takes_options(ShowOptions)
 def command(request: ShowOptions) -> None:
-    """Show who holds which GPUs, who borrows, and who waits.
+    """Show the GPUs that queues hold and borrow, and the jobs that wait.
 
     STATE is the output of kubectl get, - for standard input.
     """
@@ -37,12 +37,12 @@ def command(request: ShowOptions) -> None:
 
 
 def overview_text(found: gp.KueueOverview) -> str:
-    """Return an overview in at most 40 lines."""
+    """Return an overview as text of at most 40 lines."""
     when = time.strftime("%F %H:%M UTC", time.gmtime(found.now))
     count, gpus = found.running
     waiting = sum(each.waiting for each in found.queues)
     asked = sum(each.waiting_gpus for each in found.queues)
-    head = f"{when}: {counted(count, 'workload')} hold {gpus} GPUs, {waiting} wait for {asked}.\n"
+    head = f"{when}: {counted(count, 'workload')} with {counted(gpus, 'GPU')}, {waiting} waiting for {asked}.\n"
     return parts_text([head, _queues_text(found), _waiting_text(found), _worth_text(found), wrapped(_notes(found))])
 
 
@@ -63,7 +63,7 @@ def _queues_text(found: gp.KueueOverview) -> str:
 
 def _waiting_text(found: gp.KueueOverview) -> str:
     if not found.waiting:
-        return "Nothing waits that could be admitted.\n" if not any(each.waiting for each in found.queues) else ""
+        return "Nothing waits.\n" if not any(each.waiting for each in found.queues) else ""
     columns = [Column("queue", "name"), Column("jobs"), Column("GPUs each"), Column("type", "name", is_key=True)]
     columns += [Column("may use", "name"), Column("h"), Column("idle in its cohort", "prose")]
     rows = [
@@ -71,7 +71,7 @@ def _waiting_text(found: gp.KueueOverview) -> str:
         for each in found.waiting[:MAX_WAITING]
     ]
     more = len(found.waiting) - len(rows)
-    return table_text("Who waits, for what, how long", columns, rows) + (f"  and {counted(more, 'more kind')}\n" if more else "")
+    return table_text("Jobs that wait", columns, rows) + (f"  and {counted(more, 'more kind')}\n" if more else "")
 
 
 def _gpus(idle: Mapping[str, int]) -> str:

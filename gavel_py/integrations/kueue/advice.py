@@ -1,4 +1,4 @@
-"""What would help a backlog: changes of order and flavors, each replayed under Kueue's rules before it is advised.
+"""Changes of order and flavors that shorten a backlog, each replayed under Kueue's rules before it is advised.
 
 Prices of a linear program give reasons; they do not decide, since a fluid optimum is right only while all queues are full.
 """
@@ -9,19 +9,18 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from gavel_py.allocation.solver import solve
-from gavel_py.errors import Fault, InputError, nearest
-from gavel_py.integrations.kueue.objects import Object
-from gavel_py.integrations.kueue.reading import GPUS, KueueJob, KueueState
-from gavel_py.integrations.kueue.replay import KueueChanges, KueueForecast, forecast_kueue, order_only
+from gavel_py.errors import nearest, refuse, together
+from gavel_py.integrations.kueue.objects import GPUS, Object
+from gavel_py.integrations.kueue.reading import KueueJob, KueueState
+from gavel_py.integrations.kueue.replay import TIE_ORDERS, KueueChanges, KueueForecast, forecast_kueue, order_only
 from gavel_py.problem.problem import AllocationProblem
 
-TIE_ORDERS = 5
 LEAST_GAIN = 0.03
 MOST_LATER = 0.02
-"""A team may be later by this much, on the worst of the orders of simultaneous reservations."""
+"""The most by which a queue may be later, on the worst of the orders of simultaneous reservations."""
 
 LEVELS = 6
 SEARCH_STEP = 0.998
@@ -38,7 +37,7 @@ class KueueTry:
         name: What is changed.
         changes: The same for the replay.
         forecasts: A replay for each order.
-        counted: Keys of the jobs that end as it is; one that no longer ends counts as infinitely late.
+        counted: Keys of the jobs that end without any change; one that no longer ends counts as infinitely late.
         asks: Keys of jobs whose own node selector would have to go.
     """
 
@@ -87,17 +86,17 @@ class KueueTry:
             keys.setdefault(self.forecasts[0].queues[key], []).append(key)
         return {name: [_mean(each, own) for each in self.forecasts] for name, own in sorted(keys.items())}
 
-    def costs_nobody(self, base: KueueTry) -> bool:
-        """Return whether no queue is more than 2 % later than as it is, on the worst order."""
+    def delays_no_queue(self, base: KueueTry) -> bool:
+        """Return whether no queue is more than 2 % later than without any change, on the worst order."""
         return all(hours <= base.by_queue[name] * (1 + MOST_LATER) for name, hours in self.worst_by_queue.items())
 
     def gain(self, base: KueueTry) -> float:
-        """Return by which part the mean falls."""
+        """Return the fraction by which the mean falls."""
         return 1 - self.mean / base.mean if base.mean else 0.0
 
     def is_worth(self, base: KueueTry) -> bool:
-        """Return whether it gains 3 %, more than the range of orders, and costs no queue more than 2 %."""
-        return self.gain(base) >= LEAST_GAIN and self.extremes[1] < base.extremes[0] and self.costs_nobody(base)
+        """Return whether it gains at least 3 %, more than the range of orders, and delays no queue by more than 2 %."""
+        return self.gain(base) >= LEAST_GAIN and self.extremes[1] < base.extremes[0] and self.delays_no_queue(base)
 
 
 @dataclass(frozen=True)
@@ -106,12 +105,12 @@ class KueueAdvice:
 
     Attributes:
         state: The cluster.
-        base: As it is.
+        base: The replay without any change.
         tries: All changes that were rated, in order.
-        kept: The best change that asks nobody, None if none is worth it.
-        lifted: The best of all, None if it is not better than `kept`.
-        prices: {flavor: what one more GPU would do, in GPUs of the reference flavor}.
-        replays: How many replays it took.
+        kept: The best change that leaves all node selectors alone, None if none is worth it.
+        lifted: The best change of all if it lifts node selectors, otherwise None.
+        prices: {flavor: work that one more GPU would add, in GPUs of the reference flavor}.
+        replays: The number of replays.
     """
 
     state: KueueState
@@ -123,7 +122,7 @@ class KueueAdvice:
     replays: int
 
     def reasons(self, chosen: KueueTry) -> list[str]:
-        """Return, for each kind of jobs whose flavors change, why by the prices."""
+        """Return the reason by prices for each queue and type of job whose flavors change."""
         found: dict[tuple[str, str], str] = {}
         for job in self.state.pending:
             allowed = chosen.changes.flavors.get(job.key, job.flavors)
@@ -140,29 +139,26 @@ def advise_kueue(state: KueueState, own: Iterable[str] = (), *, most_steps: int 
 
     Args:
         state: The cluster.
-        own: KueueChanges of the user: "queue: flavor,flavor" lets the jobs of a ClusterQueue use these flavors only.
+        own: Changes of the user: "queue: flavor,flavor" lets the jobs of a ClusterQueue use these flavors only.
         most_steps: Steps of each search for flavors by class.
 
     Raises:
-        InputError: What is not modelled, or a change of the user that names no queue or flavor.
+        InputError: The cluster uses what is not modelled, or a change of the user names an unknown queue or flavor.
     """
     state.require_forecast()
-    return _Adviser(state).advice([_own_try(state, text) for text in own], most_steps)
+    with together() as attempt:
+        changes = [attempt(partial(_own_try, state, text)) for text in own]
+    return _Adviser(state).advice(changes, most_steps)
 
 
 def _own_try(state: KueueState, text: str) -> tuple[str, dict[str, frozenset[str]]]:
     queue, colon, names = text.partition(":")
     queue, flavors = queue.strip(), frozenset(name.strip() for name in names.split(","))
-    if not colon or queue not in state.objects["ClusterQueue"]:
-        known = state.objects["ClusterQueue"]
-        raise InputError(
-            Fault(f"--try {text!r}", "", f"must be `queue: flavor,flavor`; no ClusterQueue {queue!r}{nearest(queue, known)}")
-        )
-    unknown = sorted(flavors - set(state.quotas(queue)))
-    if unknown:
-        raise InputError(
-            Fault(f"--try {text!r}", "", f"{queue} has no flavor {unknown[0]!r}{nearest(unknown[0], state.quotas(queue))}")
-        )
+    where, known = f"--try {text!r}", state.objects["ClusterQueue"]
+    refuse(where, (not colon or "" in flavors, "", "must be of the form `queue: flavor,flavor`"))
+    refuse(where, (queue not in known, "", f"there is no ClusterQueue {queue!r}{nearest(queue, known)}"))
+    own = state.quotas(queue)
+    refuse(where, *((name not in own, "", f"{queue} has no flavor {name!r}{nearest(name, own)}") for name in sorted(flavors)))
     return f"your try, {text}", {job.key: job.liftable & flavors or job.flavors for job in state.pending if job.queue == queue}
 
 
@@ -214,7 +210,7 @@ class _Adviser:
         return forecast_kueue(self.state, changes, tie_order=order)
 
     def searched(self, name: str, scope: Scope, most_steps: int) -> KueueTry:
-        """Take one flavor after the other from classes (queue, type) while the mean falls and no queue pays for it."""
+        """Take one flavor after another from classes (queue, type) while the mean falls and no queue is delayed."""
         flavors = {(job.queue, job.job_type): set[str]() for job in self.pending}
         for job in self.pending:
             flavors[job.queue, job.job_type] |= scope(job)
@@ -233,7 +229,7 @@ class _Adviser:
         return best
 
     def improved(self, name: str, changes: KueueChanges, best: KueueTry) -> KueueTry | None:
-        """Return a change if it is better than the best so far; most are seen to be worse before all orders are replayed."""
+        """Return a change if it is better than the best so far; most turn out worse before all orders are replayed."""
         wanted, spread = best.mean * SEARCH_STEP, best.extremes[1] - best.extremes[0]
         forecasts: list[KueueForecast] = []
         while len(forecasts) < TIE_ORDERS:
@@ -241,7 +237,7 @@ class _Adviser:
             if statistics.fmean(_mean(each, best.counted) for each in forecasts) > wanted + spread / (1 + len(forecasts)):
                 return None
         found = self.made(name, changes, forecasts)
-        is_better = found.mean < wanted and (found.costs_nobody(self.base) or not best.costs_nobody(self.base))
+        is_better = found.mean < wanted and (found.delays_no_queue(self.base) or not best.delays_no_queue(self.base))
         return found if is_better else None
 
     def restricted(self, flavors: Mapping[tuple[str, str], set[str]], scope: Scope) -> KueueChanges:
@@ -249,7 +245,7 @@ class _Adviser:
         return KueueChanges(self.calm, allowed, self.short)
 
     def by_value(self, queue: str, spec: Object | None = None) -> Object:
-        """Return the spec of a queue with the flavors of its GPUs in the order of what its waiting jobs gain there."""
+        """Return the spec of a queue with its GPU flavors ordered by what its waiting jobs gain on them, most first."""
         spec = spec or self.state.objects["ClusterQueue"][queue]["spec"]
         jobs = [job for job in self.pending if job.queue == queue]
 
@@ -282,9 +278,9 @@ def _liftable(job: KueueJob) -> frozenset[str]:
 
 
 def _short_first(jobs: Iterable[KueueJob]) -> dict[str, int]:
-    """Return {key: priority} by stated length: one level more for each halving from 32 h on.
+    """Return {key: priority} by stated length: no level from 16 h on, one level more each time the length halves below that.
 
-    Levels stay below the next priority that somebody has set in the same queue.
+    Levels stay below the next higher priority among the jobs of the same queue.
     """
     priorities: dict[str, set[int]] = {}
     jobs = list(jobs)
@@ -300,7 +296,7 @@ def _short_first(jobs: Iterable[KueueJob]) -> dict[str, int]:
 
 
 def _prices(state: KueueState) -> dict[str, float]:
-    """Return what one more GPU of each flavor would do, by the dual prices of the most work that can be done at once."""
+    """Return the work that one more GPU of each flavor would add, by the dual prices of the most work that can be done at once."""
     gpus: dict[str, int] = {}
     for name in {*state.objects["ClusterQueue"], *state.objects["Cohort"]}:
         for flavor, quota in state.quotas(name).items():

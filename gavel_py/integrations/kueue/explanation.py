@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, nearest
 from gavel_py.integrations.kueue.cycle import HeadOutcome
-from gavel_py.integrations.kueue.objects import conditions
+from gavel_py.integrations.kueue.objects import GPUS, conditions, labels_of
 from gavel_py.integrations.kueue.overview import idle_gpus
 from gavel_py.integrations.kueue.preemption import take
-from gavel_py.integrations.kueue.reading import GPUS, KueueJob, KueueState
-from gavel_py.integrations.kueue.replay import KueueChanges, KueueForecast, KueueReplay, forecast_kueue, order_only
-
-TIE_ORDERS = 5
-"""Orders of reservations of one instant over which a start and an end are told."""
+from gavel_py.integrations.kueue.reading import NO_FLAVOR, KueueJob, KueueState
+from gavel_py.integrations.kueue.replay import TIE_ORDERS, KueueChanges, KueueForecast, KueueReplay, forecast_kueue, order_only
+from gavel_py.report.measures import counted
 
 SOONER_HOURS = 0.05
 
@@ -49,7 +48,7 @@ class KueueExplanation:
         gpus: Its GPUs.
         job_type: Its type.
         flavor: The flavor that it holds, or "".
-        reason: Why it waits, one of Kueue's reasons, or "Held", "Inactive" or "" if nothing keeps it.
+        reason: Why it waits, one of Kueue's reasons, or "Held", or "" if nothing keeps it.
         details: The same in sentences.
         ahead: Workloads of its queue that have their turn before it.
         kueue_says: Kueue's own message, or "".
@@ -91,14 +90,15 @@ def explain_kueue(state: KueueState, key: str) -> KueueExplanation:
     job = _find(state, key)
     forecasts = [forecast_kueue(state, tie_order=order) for order in range(TIE_ORDERS)] if not state.unmodelled else []
     now = _Now(state)
-    outcome = None if job.flavor or job.held else now.outcome(job)
+    outcome = None if job.flavor or job.held not in ("", NO_FLAVOR) else now.outcome(job)
     reason, details = _reason(state, job, outcome)
     starts, ends = (_range([getattr(each, what).get(job.key) for each in forecasts]) for what in ("starts", "ends"))
     wanted = job.flavors if not job.flavor else frozenset()
     holders = [
-        QuotaHolder(other.key, other.queue, other.flavor, other.gpus, forecasts[0].ends.get(other.key) if forecasts else None)
+        QuotaHolder(other.key, other.queue, flavor, gpus, forecasts[0].ends.get(other.key) if forecasts else None)
         for other in state.running
-        if other.flavor in wanted and state.cohort_of(other.queue) == state.cohort_of(job.queue)
+        for flavor, gpus in other.held_gpus.items()
+        if gpus and flavor in wanted and state.cohort_of(other.queue) == state.cohort_of(job.queue)
     ]
     return KueueExplanation(
         key=job.key,
@@ -113,7 +113,7 @@ def explain_kueue(state: KueueState, key: str) -> KueueExplanation:
         starts=None if job.flavor else starts,
         ends=ends,
         starts_on=forecasts[0].first_flavors.get(job.key, "") if forecasts else "",
-        holders=tuple(sorted(holders, key=lambda each: (each.ends or 0.0, each.key))),
+        holders=tuple(sorted(holders, key=lambda each: (math.inf if each.ends is None else each.ends, each.key))),
         changes=tuple(_changes(state, job, now, forecasts)) if outcome is not None else (),
         without_forecast=state.unmodelled,
     )
@@ -153,13 +153,14 @@ class _Now:
         """Return what a cycle would do with a job; more: a flavor with GPUs of nominal quota to add to its queue."""
         replay = KueueReplay(self.state, changes or KueueChanges())
         replay.scheduler.explains = True
-        for other in self.state.running:
-            take(replay.queues, other.workload)
         if more:
             for resource in GPUS:
                 if (more[0], resource) in replay.queues[job.queue].nominal:
                     replay.queues[job.queue].nominal[more[0], resource] += more[1]
             replay.queues[job.queue].root.close()
+        # What a queue does not lend follows from its quota, and what its cohort counts from that.
+        for other in self.state.running:
+            take(replay.queues, other.workload)
         workload = replay.prepared(job, 0).workload
         kept = {
             name: {f: why or f"flavor {f} is not allowed" for f, why in found.items()} for name, found in workload.excluded.items()
@@ -168,32 +169,43 @@ class _Now:
         workload.excluded = {
             name: {f: original.get(name, {}).get(f, why) for f, why in found.items()} for name, found in kept.items()
         }
-        outcome = replay.scheduler.run([workload])[0]
-        for other in self.state.running:
-            replay.queues[other.queue].workloads.remove(other.workload)
-        return outcome
+        return replay.scheduler.run([workload])[0]
 
 
 def _reason(state: KueueState, job: KueueJob, outcome: HeadOutcome | None) -> tuple[str, tuple[str, ...]]:
     if job.flavor:
-        return "", (f"It holds {job.gpus} GPUs of {job.flavor}.",)
+        held = [f"{counted(gpus, 'GPU')} of {flavor}" for flavor, gpus in job.held_gpus.items()]
+        return "", (f"It holds {' and '.join(held)}.",)
     if outcome is None:
         return "Held", (f"Nothing admits it: {job.held}.",)
     idle = idle_gpus(state)[state.cohort_of(job.queue)]
     details = []
     for flavor, quota in state.quotas(job.queue).items():
         if flavor in job.flavors:
-            details.append(f"{flavor}: it needs {job.gpus}, {max(0, idle[flavor])} are idle in its cohort, its queue has {quota}.")
+            free = max(0, idle[flavor])
+            details.append(f"{flavor}: {job.gpus} needed, {free} idle in its cohort; its queue has a quota of {quota}.")
         else:
-            why = next((found[flavor] for found in job.workload.excluded.values() if flavor in found), "")
-            selector = job.source["spec"]["podSets"][0]["template"]["spec"].get("nodeSelector") or {}
-            own = f"its nodeSelector is {', '.join(f'{k}={v}' for k, v in selector.items())}" if selector else why
-            details.append(f"{flavor}: not allowed, {own if why else 'no speed of its type there is known'}.")
+            details.append(f"{flavor}: not allowed, {_why_not(state, job, flavor)}.")
+    if job.held and set(job.speeds) - {flavor for found in job.workload.excluded.values() for flavor in found}:
+        return "Held", (f"Nothing admits it: {job.held}.", *details)
     if outcome.is_admitted:
         ahead = len(_ahead(state, job))
         text = f"It fits; {ahead} of its queue have their turn before it." if ahead else "It fits, and is next in its queue."
         return ("WaitingForQuota" if ahead else ""), (text, *details)
     return outcome.reason, (outcome.message + "." if outcome.message else "", *details)
+
+
+def _why_not(state: KueueState, job: KueueJob, flavor: str) -> str:
+    """Return why a job may not use a flavor: the labels that its node selector wants, or Kueue's words."""
+    labels = {name: labels_of(state.objects["ResourceFlavor"][name]) for name in state.quotas(job.queue)}
+    known = {key for found in labels.values() for key in found}
+    for pod_set in job.source["spec"]["podSets"]:
+        why = job.workload.excluded[pod_set["name"]].get(flavor)
+        if why is not None:
+            selector = pod_set["template"]["spec"].get("nodeSelector") or {}
+            other = [f"{key}={value}" for key, value in selector.items() if key in known and labels[flavor].get(key) != value]
+            return f"its nodeSelector is {', '.join(other)}" if other else why
+    return "no speed of its type there is known"
 
 
 def _changes(state: KueueState, job: KueueJob, now: _Now, forecasts: list[KueueForecast]) -> list[str]:
@@ -206,7 +218,7 @@ def _changes(state: KueueState, job: KueueJob, now: _Now, forecasts: list[KueueF
             break
     quota = _least_quota(state, job, now)
     if quota is not None:
-        found.append(f"{quota[1]} more GPUs of {quota[0]} in the quota of {job.queue}: it is admitted at once")
+        found.append(f"{counted(quota[1], 'more GPU')} of {quota[0]} in the quota of {job.queue}: it is admitted at once")
     ahead = _ahead(state, job)
     if ahead and forecasts:
         first = max(other.workload.priority for other in ahead) + 1
@@ -228,7 +240,7 @@ def _least_quota(state: KueueState, job: KueueJob, now: _Now) -> tuple[str, int]
         def admits(gpus: int, flavor: str = flavor) -> bool:
             return now.outcome(job, KueueChanges(flavors={job.key: frozenset({flavor})}), (flavor, gpus)).is_admitted
 
-        fewest = _first(admits, job.gpus + sum(other.gpus for other in state.running if other.flavor == flavor))
+        fewest = _first(admits, job.gpus + sum(other.held_gpus.get(flavor, 0) for other in state.running))
         if fewest and (best is None or fewest < best[1]):
             best = flavor, fewest
     return best

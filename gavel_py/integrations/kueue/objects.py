@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from gavel_py.errors import InputError
@@ -12,14 +13,17 @@ from gavel_py.integrations.kueue.preemption import QueuedWorkload
 from gavel_py.integrations.kueue.quota import Key, amount
 
 BOOST = "kueue.x-k8s.io/priority-boost"
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 Object = Mapping[str, Any]
 
 
 def seconds(stamp: object) -> float:
-    """Return the Unix time of a stamp such as 2026-01-01T00:00:00Z. Raises `InputError` for anything else."""
+    """Return the Unix time of a stamp such as 2026-01-01T00:00:00Z, in UTC if it has no zone; `InputError` for anything else."""
     try:
-        return datetime.fromisoformat(str(stamp)).timestamp()
+        found = datetime.fromisoformat(str(stamp))
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         raise InputError(f"must be a time such as 2026-01-01T00:00:00Z, found {stamp!r}") from None
 
@@ -27,7 +31,7 @@ def seconds(stamp: object) -> float:
 def name_of(each: Object) -> str:
     """Return namespace/name, or the name of an object without a namespace."""
     metadata = each["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else f"{metadata['name']}"
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") is not None else f"{metadata['name']}"
 
 
 def conditions(each: Object) -> dict[str, Object]:
@@ -49,77 +53,143 @@ def boost_of(each: Object) -> int:
         return 0
 
 
-def requests_of(pod_set: Object) -> dict[str, int]:
-    """Return what all pods of a pod set request: containers, or one init container if it needs more, and overhead."""
-    spec = pod_set["template"]["spec"]
+def pods_of(each: Object) -> dict[str, int]:
+    """Return {pod set: pods}, without those that have succeeded and whose quota Kueue has taken back (`reclaimablePods`)."""
+    done = {one["name"]: one["count"] for one in (each.get("status") or {}).get("reclaimablePods") or []}
+    return {pod_set["name"]: max(0, _count(pod_set) - done.get(pod_set["name"], 0)) for pod_set in each["spec"]["podSets"]}
 
-    def total(containers: Iterable[Object]) -> dict[str, int]:
-        found: dict[str, int] = defaultdict(int)
-        for container in containers:
-            resources = container.get("resources") or {}
-            for name, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
-                found[name] += amount(name, value)
-        return found
 
-    needed = total(spec.get("containers") or [])
+def _count(pod_set: Object) -> int:
+    return 1 if pod_set.get("count") is None else int(pod_set["count"])
+
+
+def gang_of(each: Object) -> int:
+    """Return the GPUs of all pods of a Workload, by which its speed is known."""
+    pod_sets = [(_of_pod(pod_set["template"]["spec"]), _count(pod_set)) for pod_set in each["spec"]["podSets"]]
+    return sum(asked.get(name, 0) * count for asked, count in pod_sets for name in GPUS)
+
+
+def _of_pod(spec: Object) -> dict[str, int]:
+    """Return what a pod requests: containers with sidecars, or an init container beside earlier sidecars, and overhead."""
+
+    def of_container(container: Object) -> dict[str, int]:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        return {name: amount(name, value) for name, value in asked.items()}
+
+    needed, sidecars, most = (defaultdict[str, int](int) for _ in range(3))
     for container in spec.get("initContainers") or []:
-        for name, value in total([container]).items():
-            needed[name] = max(needed[name], value)
-    for name, value in (spec.get("overhead") or {}).items():
-        needed[name] += amount(name, value)
-    return {name: value * int(pod_set.get("count", 1)) for name, value in needed.items()}
+        for name, value in of_container(container).items():
+            sidecars[name] += value if container.get("restartPolicy") == "Always" else 0
+            most[name] = max(most[name], sidecars[name] + (0 if container.get("restartPolicy") == "Always" else value))
+    for asked in map(of_container, spec.get("containers") or []):
+        for name, value in asked.items():
+            needed[name] += value
+    overhead = {name: amount(name, value) for name, value in (spec.get("overhead") or {}).items()}
+    names = {**needed, **most, **overhead}
+    return {name: max(needed[name] + sidecars[name], most[name]) + overhead.get(name, 0) for name in names}
+
+
+def requests_of(each: Object) -> dict[str, dict[str, int]]:
+    """Return {pod set: {resource: amount}} that the pods of a Workload request.
+
+    What Kueue states goes before the sum over containers, since its configuration may leave out or replace resources.
+    """
+    counts = pods_of(each)
+    found = {
+        pod_set["name"]: {name: value * counts[pod_set["name"]] for name, value in _of_pod(pod_set["template"]["spec"]).items()}
+        for pod_set in each["spec"]["podSets"]
+    }
+    for one in (each.get("status") or {}).get("resourceRequests") or []:
+        if one["name"] in found:
+            found[one["name"]] = {name: amount(name, value) for name, value in (one.get("resources") or {}).items()}
+    return found | {name: held for name, _, held in _assigned(each) if name in found and held}
+
+
+def gpus_by_flavor(usage: Mapping[Key, int]) -> dict[str, int]:
+    """Return {flavor: GPUs} of what a workload holds."""
+    found: dict[str, int] = {}
+    for (flavor, resource), value in usage.items():
+        if resource in GPUS:
+            found[flavor] = found.get(flavor, 0) + value
+    return found
 
 
 def usage_of(each: Object) -> dict[Key, int]:
-    """Return {(flavor, resource): amount} that a Workload holds."""
-    usage: dict[Key, int] = defaultdict(int)
-    for pod_set in ((each.get("status") or {}).get("admission") or {}).get("podSetAssignments") or []:
-        for resource, value in (pod_set.get("resourceUsage") or {}).items():
-            usage[pod_set["flavors"][resource], resource] += amount(resource, value)
+    """Return {(flavor, resource): amount} that a Workload holds, for the pods that it still has."""
+    usage = defaultdict[Key, int](int)
+    for _, flavors, held in _assigned(each):
+        for resource, value in held.items():
+            usage[flavors[resource], resource] += value
     return usage
 
 
-def queued_workload(each: Object, queue: str, flavors: Mapping[str, Object], *, with_boost: bool = False) -> QueuedWorkload:
+def _assigned(each: Object) -> Iterator[tuple[str, Mapping[str, str], dict[str, int]]]:
+    """Yield (pod set, {resource: flavor}, {resource: amount held by the pods that are left}) of an admitted Workload."""
+    counts = pods_of(each)
+    for one in ((each.get("status") or {}).get("admission") or {}).get("podSetAssignments") or []:
+        admitted = one.get("count") or 1
+        left = min(admitted, counts.get(one["name"], admitted))
+        held = {name: amount(name, value) * left // admitted for name, value in (one.get("resourceUsage") or {}).items()}
+        yield one["name"], one.get("flavors") or {}, held
+
+
+def queued_workload(
+    each: Object, queue: str, groups: Iterable[Mapping[str, Object]] = (), *, with_boost: bool = False
+) -> QueuedWorkload:
     """Return a Workload as the scheduler of a ClusterQueue sees it, waiting or admitted.
 
-    flavors: {name: ResourceFlavor} of the ClusterQueue, of which it learns which pod sets cannot use which.
+    groups: {name: ResourceFlavor} of each resource group of the ClusterQueue, from which it follows which flavors a pod set cannot
+    use.
     """
     metadata, spec, found = each["metadata"], each["spec"], conditions(each)
     evicted, reserved = found.get("Evicted", {}), found.get("QuotaReserved", {})
     is_evicted = evicted.get("status") == "True"
-    created = seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
+    created = seconds(metadata["creationTimestamp"]) if metadata.get("creationTimestamp") else 0.0
     waits_again = is_evicted and evicted.get("reason") == "PodsReadyTimeout"
     return QueuedWorkload(
         key=name_of(each),
         queue=queue,
-        uid=str(metadata.get("uid", "")),
+        uid=str(metadata.get("uid") or ""),
         priority=int(spec.get("priority") or 0) + (boost_of(each) if with_boost else 0),
         queued=seconds(evicted["lastTransitionTime"]) if waits_again else created,
         reserved=seconds(reserved["lastTransitionTime"]) if reserved.get("status") == "True" else 0.0,
         is_evicted=is_evicted,
         is_gated=bool(spec.get("preemptionGates")),
-        requests={pod_set["name"]: requests_of(pod_set) for pod_set in spec["podSets"]},
-        counts={pod_set["name"]: int(pod_set.get("count", 1)) for pod_set in spec["podSets"]},
+        requests=requests_of(each),
+        counts=pods_of(each),
         usage=usage_of(each),
-        excluded={pod_set["name"]: excluded_flavors(pod_set["template"]["spec"], flavors) for pod_set in spec["podSets"]},
-        local_queue=str(spec.get("queueName", "")),
+        excluded={pod_set["name"]: excluded_flavors(pod_set["template"]["spec"], groups) for pod_set in spec["podSets"]},
+        local_queue=str(spec.get("queueName") or ""),
     )
 
 
-def excluded_flavors(pod: Object, flavors: Mapping[str, Object]) -> dict[str, str]:
-    """Return {flavor: why not} of those that pods cannot use, in Kueue's words: by taints, node selector and node affinity."""
-    labels = {key for each in flavors.values() for key in each["spec"].get("nodeLabels") or {}}
+def excluded_flavors(pod: Object, groups: Iterable[Mapping[str, Object]]) -> dict[str, str]:
+    """Return {flavor: why not} of those that pods cannot use, in Kueue's words: by taints, node selector and node affinity.
+
+    groups: {name: ResourceFlavor} of each resource group; only labels that flavors of the same group have count.
+    """
+    return {name: why for flavors in groups for name, why in _excluded(pod, flavors).items()}
+
+
+def _excluded(pod: Object, flavors: Mapping[str, Object]) -> dict[str, str]:
+    labels = {key for each in flavors.values() for key in labels_of(each)}
     found = {}
     for name, each in flavors.items():
-        spec = each["spec"]
+        spec = each.get("spec") or {}
         tolerations = [*(pod.get("tolerations") or []), *(spec.get("tolerations") or [])]
         taint = next((taint for taint in spec.get("nodeTaints") or [] if not _is_tolerated(taint, tolerations)), None)
         if taint is not None:
             text = " ".join([taint["key"], taint.get("value", ""), taint["effect"], "<nil>"])
             found[name] = f"untolerated taint {{{text}}} in flavor {name}"
-        elif not matches_nodes(pod, spec.get("nodeLabels") or {}, labels):
+        elif not matches_nodes(pod, labels_of(each), labels):
             found[name] = f"flavor {name} doesn't match node affinity"
     return found
+
+
+def labels_of(flavor: Object) -> Mapping[str, str]:
+    """Return the node labels of a ResourceFlavor."""
+    return (flavor.get("spec") or {}).get("nodeLabels") or {}
 
 
 def _is_tolerated(taint: Object, tolerations: Iterable[Object]) -> bool:
@@ -149,7 +219,7 @@ def _meets(rule: Object, labels: Mapping[str, str]) -> bool:
         return bool((value in wanted) == (operator == "In"))
     if operator in ("Exists", "DoesNotExist"):
         return bool((value is not None) == (operator == "Exists"))
-    number, limit = ((int(text) if text is not None and text.isdigit() else None) for text in (value, next(iter(wanted), None)))
+    number, limit = ((int(text) if text and NUMBER.fullmatch(text) else None) for text in (value, next(iter(wanted), None)))
     return number is not None and limit is not None and (number > limit if operator == "Gt" else number < limit)
 
 

@@ -1,4 +1,4 @@
-"""Who holds which GPUs, who borrows, and who waits for what beside which idle GPUs."""
+"""GPUs that each ClusterQueue holds, borrows and lends, and the workloads that wait, with the idle GPUs of their cohort."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class FlavorUse:
     Attributes:
         flavor: The ResourceFlavor.
         quota: GPUs of nominal quota.
-        held: GPUs that its workloads hold.
-        borrowed: Those of them beyond the quota.
-        lent: GPUs of the quota that others of the cohort may be using: at most what is not held here, and what they borrow.
+        held: GPUs that workloads of the queue hold.
+        borrowed: GPUs held beyond the quota.
+        lent: Upper bound of the GPUs of the quota that other queues of the cohort use: the free part of it, or what they borrow.
     """
 
     flavor: str
@@ -32,15 +32,15 @@ class FlavorUse:
 
 @dataclass(frozen=True)
 class QueueUse:
-    """A ClusterQueue.
+    """The GPUs and the waiting workloads of a ClusterQueue.
 
     Attributes:
         queue: The ClusterQueue.
-        cohort: The cohort at the top of its tree, or the queue itself.
-        flavors: Its GPUs by flavor.
-        waiting: Workloads that wait.
-        waiting_gpus: GPUs that they ask for.
-        held: Why nothing is admitted, or "".
+        cohort: The cohort at the top of its tree, or the queue itself if it has none.
+        flavors: GPUs by flavor.
+        waiting: Number of workloads that wait.
+        waiting_gpus: GPUs that they request.
+        held: Why the queue admits nothing, or "".
     """
 
     queue: str
@@ -53,16 +53,16 @@ class QueueUse:
 
 @dataclass(frozen=True)
 class WaitingJobs:
-    """Workloads of one queue that wait for the same.
+    """Workloads of one queue that wait, of the same type and size and with the same flavors.
 
     Attributes:
         queue: The ClusterQueue.
         job_type: Their type.
-        count: How many they are.
+        count: Number of workloads.
         gpus: GPUs of each.
         flavors: Flavors that they may use.
-        hours: How long the first of them has been waiting.
-        idle: {flavor: GPUs of their cohort that nobody holds}.
+        hours: Hours that the first of them has waited.
+        idle: {flavor: GPUs of the quotas of their cohort that no workload holds}.
     """
 
     queue: str
@@ -76,16 +76,16 @@ class WaitingJobs:
 
 @dataclass(frozen=True)
 class KueueOverview:
-    """What `gavel kueue show` shows.
+    """A cluster with Kueue at one moment, as `gavel kueue show` prints it.
 
     Attributes:
         now: Unix time.
-        running: Workloads that hold quota, and their GPUs.
+        running: Number of workloads that hold quota, and of their GPUs.
         queues: The ClusterQueues.
-        waiting: What waits, with most GPUs first.
-        worth: {job type with its GPUs: {flavor: speed}}, 1 on the reference flavor.
-        reference: The flavor that counts 1.
-        notes: What was assumed, and what is not modelled.
+        waiting: The workloads that wait and are not held, those that request most GPUs first.
+        worth: {job type with its GPUs: {flavor: speed}}, relative to the reference flavor.
+        reference: The flavor on which speeds are 1.
+        notes: Assumptions, and features of Kueue that are not modelled.
     """
 
     now: float
@@ -98,10 +98,11 @@ class KueueOverview:
 
 
 def kueue_overview(state: KueueState) -> KueueOverview:
-    """Return who holds which GPUs of a cluster, and who waits for what."""
+    """Return the GPUs that each ClusterQueue of a cluster holds, and the workloads that wait."""
     held: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for job in state.running:
-        held[job.queue][job.flavor] += job.gpus
+        for flavor, gpus in job.held_gpus.items():
+            held[job.queue][flavor] += gpus
     idle = idle_gpus(state)
     groups: dict[tuple[Any, ...], list[KueueJob]] = defaultdict(list)
     for job in state.pending:
@@ -114,7 +115,7 @@ def kueue_overview(state: KueueState) -> KueueOverview:
         )
         for (queue, job_type, gpus, flavors), jobs in groups.items()
     ]
-    held_jobs = [f"held: {job.key}, since {job.held}" for job in state.jobs if job.held and "stopPolicy" not in job.held]
+    held_jobs = [f"held: {job.key}, since {job.held}" for job in state.waiting if job.held and "stopPolicy" not in job.held]
     unmodelled = [f"not modelled, so that there is no forecast: {text}" for text in state.unmodelled]
     worth = {f"{job.job_type} ({job.gpus})": job.speeds for job in state.jobs if job.job_type != "-"}
     return KueueOverview(
@@ -129,7 +130,7 @@ def kueue_overview(state: KueueState) -> KueueOverview:
 
 
 def idle_gpus(state: KueueState) -> dict[str, dict[str, int]]:
-    """Return {cohort, or queue without one: {flavor: GPUs of its quotas that nobody holds}}."""
+    """Return {cohort, or queue without one: {flavor: GPUs of its quotas that no workload holds}}."""
     idle: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name in state.objects["ClusterQueue"]:
         for flavor, gpus in state.quotas(name).items():
@@ -138,7 +139,8 @@ def idle_gpus(state: KueueState) -> dict[str, dict[str, int]]:
         for flavor, gpus in state.quotas(name).items():
             idle[state.top_of(name)][flavor] += gpus
     for job in state.running:
-        idle[state.cohort_of(job.queue)][job.flavor] -= job.gpus
+        for flavor, gpus in job.held_gpus.items():
+            idle[state.cohort_of(job.queue)][flavor] -= gpus
     return idle
 
 
@@ -149,7 +151,7 @@ def _queue_use(state: KueueState, queue: str, held: Mapping[str, Mapping[str, in
         others = [name for name in state.objects["ClusterQueue"] if name != queue and state.cohort_of(name) == cohort]
         beyond = sum(max(0, held[name].get(flavor, 0) - state.quotas(name).get(flavor, 0)) for name in others)
         uses.append(FlavorUse(flavor, quota, own, max(0, own - quota), min(max(0, quota - own), beyond)))
-    waiting = [job for job in state.jobs if job.queue == queue and not job.flavor]
+    waiting = [job for job in state.waiting if job.queue == queue]
     each = state.objects["ClusterQueue"][queue]
     return QueueUse(queue, cohort, tuple(uses), len(waiting), sum(job.gpus for job in waiting), _why_held(each))
 

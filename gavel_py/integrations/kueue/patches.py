@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gavel_py.integrations.kueue.advice import KueueTry
-from gavel_py.integrations.kueue.objects import Object
-from gavel_py.integrations.kueue.reading import GPUS, KueueJob, KueueState
+from gavel_py.integrations.kueue.objects import GPUS, Object, labels_of
+from gavel_py.integrations.kueue.reading import KueueJob, KueueState
 
 ABSENT: Any = object()
 """The value of a field that is not there."""
@@ -42,7 +42,7 @@ class KueuePatch:
     def operations(self, *, undo: bool = False) -> list[dict[str, Any]]:
         """Return the JSON patch, or its inverse: tests of the uid and of each old value, then the new values."""
         found: list[dict[str, Any]] = []
-        if "uid" in self.source["metadata"]:
+        if self.source["metadata"].get("uid"):
             found.append({"op": "test", "path": "/metadata/uid", "value": self.source["metadata"]["uid"]})
         for path, old, new in self.changes:
             before, after = (new, old) if undo else (old, new)
@@ -61,7 +61,7 @@ class KueuePatch:
         metadata = self.source["metadata"]
         group, _, version = str(self.source["apiVersion"]).rpartition("/")
         kind = f"{str(self.source['kind']).lower()}s.{version}.{group}"
-        where = f" -n {shlex.quote(metadata['namespace'])}" if "namespace" in metadata else ""
+        where = f" -n {shlex.quote(metadata['namespace'])}" if metadata.get("namespace") else ""
         patch = json.dumps(self.operations(undo=undo), separators=(",", ":"))
         return f"{kubectl} patch {kind} {shlex.quote(metadata['name'])}{where} --type=json -p {shlex.quote(patch)} || failed=1"
 
@@ -90,6 +90,8 @@ def kueue_patches(state: KueueState, chosen: KueueTry, *, lift: bool = False) ->
     found: list[KueuePatch] = []
     notes: list[str] = []
     for job in state.pending:
+        if lift and job.key in chosen.asks and _owner(state, job) is None:
+            notes.append(f"{job.key}: its owner is not a Job in the file, so its node selector stays")
         try:
             found += _of_job(state, job, chosen, lift=lift)
         except _NoLabelError:
@@ -121,9 +123,15 @@ def _of_job(state: KueueState, job: KueueJob, chosen: KueueTry, *, lift: bool) -
     changes: list[Change] = []
     allowed = chosen.changes.flavors.get(job.key, job.flavors)
     is_lifted = bool(allowed - job.flavors)
-    labels = {key for each in state.objects["ResourceFlavor"].values() for key in (each.get("spec") or {}).get("nodeLabels") or {}}
-    owner = state.jobs_of.get(f"{job.key.partition('/')[0]}/{job.owner[1]}") if job.owner[0] == "Job" else None
-    pods = list(enumerate(job.source["spec"]["podSets"])) if allowed != job.flavors else []
+    labels = {key for name in state.quotas(job.queue) for key in labels_of(state.objects["ResourceFlavor"][name])}
+    owner = _owner(state, job)
+    # Only pods with GPUs: a launcher without them may run on nodes that no GPU flavor has.
+    requests = job.workload.requests
+    pods = [
+        (number, each)
+        for number, each in enumerate(job.source["spec"]["podSets"])
+        if allowed != job.flavors and any(name in GPUS for name in requests[each["name"]])
+    ]
     if is_lifted and (owner is None or not lift):
         pods = []  # without its Job, the selector cannot be lifted in the safe order
     elif is_lifted and owner is not None:
@@ -142,6 +150,11 @@ def _of_job(state: KueueState, job: KueueJob, chosen: KueueTry, *, lift: bool) -
         yield KueuePatch(job.source, tuple(changes))
 
 
+def _owner(state: KueueState, job: KueueJob) -> Object | None:
+    """Return the Job of a job, None if it has another owner or its Job is not in the dump."""
+    return state.jobs_of.get(f"{job.key.partition('/')[0]}/{job.owner[1]}") if job.owner[0] == "Job" else None
+
+
 def _lifted(spec: Object, way: tuple[str, ...], labels: Iterable[str]) -> Iterator[Change]:
     """Yield the change that takes the labels of flavors from the node selector of pods."""
     selector = spec.get("nodeSelector") or {}
@@ -152,9 +165,7 @@ def _lifted(spec: Object, way: tuple[str, ...], labels: Iterable[str]) -> Iterat
 
 def _label(state: KueueState, queue: str, allowed: Iterable[str]) -> tuple[str, list[str]]:
     """Return a label with another value on each flavor of a queue, and its values on the allowed ones."""
-    flavors = {
-        name: (state.objects["ResourceFlavor"][name].get("spec") or {}).get("nodeLabels") or {} for name in state.quotas(queue)
-    }
+    flavors = {name: labels_of(state.objects["ResourceFlavor"][name]) for name in state.quotas(queue)}
     for key in sorted({key for labels in flavors.values() for key in labels}):
         values = {name: labels.get(key) for name, labels in flavors.items()}
         if None not in values.values() and len(set(values.values())) == len(values):
@@ -207,7 +218,7 @@ def kueue_queues(state: KueueState, chosen: KueueTry) -> list[dict[str, Any]]:
             groups = [_borrowing(group, allowed, jobs[0].speeds) for group in spec["resourceGroups"]]
             found.append(_object(version, "ClusterQueue", name, {**spec, "resourceGroups": groups}))
             for namespace in sorted({job.key.partition("/")[0] for job in jobs}):
-                local = _object(version, "LocalQueue", _dns(job_type), {"clusterQueue": name})
+                local = _object(version, "LocalQueue", name, {"clusterQueue": name})
                 local["metadata"]["namespace"] = namespace
                 found.append(local)
     return found

@@ -6,7 +6,7 @@ import re
 import statistics
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,20 +14,35 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import Fault, InputError, faults_from, nearest, shown
-from gavel_py.integrations.kueue.objects import Object, conditions, excluded_flavors, is_true, name_of, queued_workload, seconds
+from gavel_py.integrations.kueue.objects import (
+    GPUS,
+    Object,
+    conditions,
+    excluded_flavors,
+    gang_of,
+    gpus_by_flavor,
+    is_true,
+    labels_of,
+    name_of,
+    queued_workload,
+    requests_of,
+    seconds,
+    selects,
+)
 from gavel_py.integrations.kueue.preemption import QueuedWorkload
 from gavel_py.integrations.kueue.quota import amount
 from gavel_py.integrations.kueue.shapes import SHAPES, faults_of
 from gavel_py.io.reading import Document, document, parse_json
 from gavel_py.throughput_profiles import ThroughputProfile
 
-GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 TYPE = "gavel-py/job-type"
 STAMPS = ("creationTimestamp", "lastTransitionTime", "startTime", "completionTime", "lastUpdate")
 LEAST_HOURS = 0.1
-"""What is left of a workload that has already run for its whole time."""
+"""What is left of a workload that has already run for its whole time, or its whole length if that is less."""
 
 UNKNOWN_TYPE = "-"
+NO_FLAVOR = "no flavor that it may use runs it"
+NAMESPACE = "kubernetes.io/metadata.name"
 
 
 @dataclass(frozen=True)
@@ -58,14 +73,14 @@ class KueueJob:
     Attributes:
         source: The Workload as kubectl prints it.
         workload: The same as Kueue's scheduler sees it.
-        gpus: GPUs of all its pods.
+        gpus: GPUs of its pods, without those that have succeeded.
         job_type: Its type, "-" if unknown.
         speeds: {flavor of its queue: speed of the gang}, 1 on the reference flavor and 0 where it does not run.
         liftable: The flavors that run it if its node selector names none: those that its affinity and tolerations allow.
         hours: Its length at speed 1.
         done: Hours of it that are done.
         flavor: The flavor of its GPUs if it holds quota, otherwise "".
-        held: Why it is not considered for admission, or "".
+        held: Why it is not considered for admission, or would not be after an eviction, or "".
         evictions: How often it has been evicted.
         owner: Kind and name of what owns it, such as ("Job", "j001").
     """
@@ -99,6 +114,11 @@ class KueueJob:
         excluded = {name for found in self.workload.excluded.values() for name in found}
         return frozenset(name for name, speed in self.speeds.items() if speed > 0 and name not in excluded)
 
+    @property
+    def held_gpus(self) -> dict[str, int]:
+        """{flavor: GPUs that it holds}."""
+        return gpus_by_flavor(self.workload.usage)
+
 
 @dataclass(frozen=True, eq=False)
 class KueueState:
@@ -127,9 +147,14 @@ class KueueState:
     jobs_of: Mapping[str, Object]
 
     @property
+    def waiting(self) -> list[KueueJob]:
+        """The jobs that hold no quota."""
+        return [job for job in self.jobs if not job.flavor]
+
+    @property
     def pending(self) -> list[KueueJob]:
         """The jobs that wait and are not held."""
-        return [job for job in self.jobs if not job.flavor and not job.held]
+        return [job for job in self.waiting if not job.held]
 
     @property
     def running(self) -> list[KueueJob]:
@@ -220,6 +245,8 @@ def read_kueue_of(context: str, settings: KueueSettings | None = None) -> KueueS
     lacking += [
         f"may not list {name}, so they are missing: its role needs get and list of them" for name in FORBIDDEN.findall(done.stderr)
     ]
+    lines = done.stderr.splitlines() if done.returncode else []
+    lacking += [f"kubectl: {line.strip()}" for line in lines if line.strip() and not FORBIDDEN.search(line)]
     where = " ".join(command)
     if not done.stdout.strip():
         raise InputError(Fault(where, "", done.stderr.strip() or "printed nothing"))
@@ -249,16 +276,21 @@ class _Reader:
         self.now = self.settings.now or max(map(seconds, _stamps(self.file.value)), default=0.0)
         self.speeds_of_types: dict[tuple[str, int], dict[str, float]] = {}
         self.names = {name: self.accelerator(name, each) for name, each in self.objects["ResourceFlavor"].items()}
+        for name in sorted(set(self.settings.accelerators) - set(self.names)):
+            problem = f"there is no ResourceFlavor {name!r}{nearest(name, self.names)}"
+            self.faults.append(Fault(f"--map {name}={self.settings.accelerators[name]}", "", problem))
         InputError.raise_any(self.faults)
-        wanted = [each for each in self.objects["Workload"].values() if _gpus(each)]
-        self.reference = self.reference_of(wanted)
-        finished = tuple(each for each in wanted if is_true(each, "Finished"))
-        self.lengths = self.lengths_of(finished)
         order = sorted(
-            wanted, key=lambda each: tuple(str(each["metadata"].get(name) or "") for name in ("creationTimestamp", "uid"))
+            self.objects["Workload"].values(),
+            key=lambda each: tuple(str(each["metadata"].get(name) or "") for name in ("creationTimestamp", "uid")),
         )
-        jobs = tuple(filter(None, (self.job(each) for each in order if not is_true(each, "Finished"))))
+        finished = tuple(each for each in order if is_true(each, "Finished") and gang_of(each))
+        live = tuple(each for each in order if not is_true(each, "Finished") and _gpus(each))
+        self.check_types(live)
         InputError.raise_any(self.faults)
+        self.reference = self.reference_of(live or finished)
+        self.lengths = self.lengths_of(finished)
+        jobs = tuple(filter(None, map(self.job, live)))
         shares = (each.get("status") or {} for each in self.objects["ClusterQueue"].values())
         if self.equal_types:
             listed = ", ".join(sorted(self.equal_types))
@@ -355,7 +387,8 @@ class _Reader:
 
     def check_assignments(self) -> None:
         for each in self.objects["Workload"].values():
-            admission = (each.get("status") or {}).get("admission") or {}
+            # What has finished may have had a queue that is gone.
+            admission = {} if is_true(each, "Finished") else (each.get("status") or {}).get("admission") or {}
             if admission and self.objects["ClusterQueue"] and admission["clusterQueue"] not in self.objects["ClusterQueue"]:
                 self.fault(each, "status.admission.clusterQueue", f"there is no ClusterQueue {admission['clusterQueue']!r}")
             for pods in admission.get("podSetAssignments") or []:
@@ -371,7 +404,7 @@ class _Reader:
             flavor == name for queue in self.objects["ClusterQueue"].values() for name, *_ in _gpu_quotas(queue)
         ):
             return flavor
-        labels = [] if own else list(((each.get("spec") or {}).get("nodeLabels") or {}).values())
+        labels = [] if own else list(labels_of(each).values())
         for name in [own] if own else [*labels, flavor]:
             found = profile.accelerator_named(name.removeprefix("nvidia-"))
             if found in profile.accelerators:
@@ -385,30 +418,34 @@ class _Reader:
     def speeds(self, each: Object, queue: str) -> dict[str, float]:
         """Return {flavor of the queue: speed}, relative to the reference flavor if the type runs there."""
         names = dict.fromkeys(name for name, *_ in _gpu_quotas(self.objects["ClusterQueue"][queue]))
-        found = self.rates(self.type_of(each), _gpus(each), each)
+        found = self.rates(self.type_of(each), gang_of(each))
         rates = {name: found.get(name, 0.0) for name in names}
         base = found.get(self.reference) or max(rates.values(), default=0.0)
         return {name: rate / base if base else 0.0 for name, rate in rates.items()}
 
-    def rates(self, job_type: str, gpus: int, each: Object) -> dict[str, float]:
-        """Return {flavor: steps/s} of a type and number of GPUs; equal ones if no profile knows the type."""
+    def rates(self, job_type: str, gpus: int) -> dict[str, float]:
+        """Return {flavor: steps/s} of a type and number of GPUs; equal ones if no profile is given or the type is unknown."""
         profile, key = self.settings.profile, (job_type, gpus)
         if key not in self.speeds_of_types:
-            flavors = self.objects["ResourceFlavor"]
             if profile is None or job_type == UNKNOWN_TYPE:
-                self.equal_types.add("unknown" if job_type == UNKNOWN_TYPE else job_type)
-                self.speeds_of_types[key] = dict.fromkeys(flavors, 1.0)
+                self.speeds_of_types[key] = dict.fromkeys(self.objects["ResourceFlavor"], 1.0)
             else:
                 known = {name: accelerator for name, accelerator in self.names.items() if profile.has(job_type, gpus, accelerator)}
-                rates = {name: profile.throughput(job_type, gpus, accelerator) for name, accelerator in known.items()}
-                self.speeds_of_types[key] = rates
-                if job_type not in profile.job_types:
-                    hint = nearest(job_type, profile.job_types)
-                    self.fault(each, TYPE, f"profile {profile.name!r} has no job type {job_type!r}{hint}")
-                elif not any(rates.values()):
-                    listed = ", ".join(sorted(set(self.names.values())))
-                    self.fault(each, TYPE, f"profile {profile.name!r} has no speed of {job_type!r} with {gpus} GPUs on {listed}")
+                self.speeds_of_types[key] = {name: profile.throughput(job_type, gpus, one) for name, one in known.items()}
         return self.speeds_of_types[key]
+
+    def check_types(self, live: Iterable[Object]) -> None:
+        """Note the types of Workloads that have not finished and that the profile lacks, once each."""
+        profile = self.settings.profile
+        for (job_type, gpus), each in {(self.type_of(each), gang_of(each)): each for each in live}.items():
+            if profile is None or job_type == UNKNOWN_TYPE:
+                self.equal_types.add("unknown" if job_type == UNKNOWN_TYPE else job_type)
+            elif job_type not in profile.job_types:
+                hint = nearest(job_type, profile.job_types)
+                self.fault(each, TYPE, f"profile {profile.name!r} has no job type {job_type!r}{hint}")
+            elif not any(self.rates(job_type, gpus).values()):
+                listed = ", ".join(sorted(set(self.names.values())))
+                self.fault(each, TYPE, f"profile {profile.name!r} has no speed of {job_type!r} with {gpus} GPUs on {listed}")
 
     def type_of(self, each: Object) -> str:
         template = each["spec"]["podSets"][0]["template"] if each["spec"]["podSets"] else {}
@@ -428,8 +465,8 @@ class _Reader:
         for each in [*self.objects["ClusterQueue"].values(), *self.objects["Cohort"].values()]:
             for name, resource, quota in _gpu_quotas(each):
                 gpus[name] += amount(resource, quota)
-        kinds = {(self.type_of(each), _gpus(each)): each for each in wanted}
-        runs = {name: sum(self.rates(*kind, each).get(name, 0.0) > 0 for kind, each in kinds.items()) for name in gpus}
+        kinds = {(self.type_of(each), gang_of(each)) for each in wanted}
+        runs = {name: sum(self.rates(*kind).get(name, 0.0) > 0 for kind in kinds) for name in gpus}
         return min(gpus, key=lambda name: (-runs[name], -gpus[name], name))
 
     def lengths_of(self, finished: Sequence[Object]) -> dict[str, float]:
@@ -437,11 +474,12 @@ class _Reader:
         hours: dict[str, list[float]] = defaultdict(list)
         for each in finished:
             found, queue = conditions(each), ((each.get("status") or {}).get("admission") or {}).get("clusterQueue")
-            if "Admitted" in found and queue:
+            if is_true(each, "Admitted") and queue in self.objects["ClusterQueue"]:
                 stay = seconds(found["Finished"]["lastTransitionTime"]) - seconds(found["Admitted"]["lastTransitionTime"])
-                flavor = _gpu_flavor(each)
-                hours[self.type_of(each)].append(max(0.0, stay) / 3600 * self.speeds(each, queue).get(flavor, 1.0))
-        return {name: statistics.fmean(values) for name, values in hours.items() if statistics.fmean(values) > 0}
+                speed = self.speeds(each, queue).get(_gpu_flavor(each), 0.0)
+                length = _earlier_hours(each) + max(0.0, stay) / 3600 * speed
+                hours[self.type_of(each)] += [length] if speed > 0 and length > 0 else []
+        return {name: statistics.fmean(values) for name, values in hours.items() if values}
 
     def job(self, each: Object) -> KueueJob | None:
         """Return the job of a Workload that has not finished; None if no queue of the dump takes it."""
@@ -450,16 +488,17 @@ class _Reader:
             self.notes.append(f"left out, since its queue leads to no ClusterQueue: Workload {name_of(each)}")
             return None
         groups = self.objects["ClusterQueue"][queue]["spec"].get("resourceGroups") or []
-        names = [flavor["name"] for group in groups for flavor in group["flavors"]]
-        flavors = {name: self.objects["ResourceFlavor"][name] for name in names}
+        flavors = [{one["name"]: self.objects["ResourceFlavor"][one["name"]] for one in group["flavors"]} for group in groups]
         workload = queued_workload(each, queue, flavors)
+        # Hours from now, as in a replay: its reservations are later than those of the dump.
+        workload.reserved = (workload.reserved - self.now) / 3600
         free = [excluded_flavors({**pods["template"]["spec"], "nodeSelector": {}}, flavors) for pods in each["spec"]["podSets"]]
         flavor = _gpu_flavor(each) if is_true(each, "QuotaReserved") else ""
         speeds, job_type, status = self.speeds(each, queue), self.type_of(each), each.get("status") or {}
         limit = each["spec"].get("maximumExecutionTimeSeconds")
-        done = (status.get("accumulatedPastExecutionTimeSeconds") or 0) / 3600
+        done = _earlier_hours(each)
         if flavor:
-            began = conditions(each).get("Admitted", conditions(each)["QuotaReserved"])["lastTransitionTime"]
+            began = conditions(each)["Admitted" if is_true(each, "Admitted") else "QuotaReserved"]["lastTransitionTime"]
             done += max(0.0, self.now - seconds(began)) / 3600 * speeds.get(flavor, 1.0)
         job = KueueJob(
             source=each,
@@ -471,12 +510,12 @@ class _Reader:
             hours=limit / 3600 if limit else self.lengths.get(job_type, self.settings.hours),
             done=done,
             flavor=flavor,
-            held="" if flavor else held,
+            held=held,
             evictions=sum(one.get("count") or 0 for one in (status.get("schedulingStats") or {}).get("evictions") or []),
             owner=_owner(each),
         )
         if not job.flavors and not flavor and not held:
-            return replace(job, held="no flavor that it may use runs it")
+            return replace(job, held=NO_FLAVOR)
         return job
 
     def queue_of(self, each: Object) -> tuple[str, str]:
@@ -497,7 +536,20 @@ class _Reader:
                 return name, f"{kind} {name_of(one)} is held (stopPolicy: {one['spec']['stopPolicy']})"
             if kind == "ClusterQueue" and conditions(one).get("Active", {}).get("status") == "False":
                 return name, f"ClusterQueue {name} is not active ({conditions(one)['Active'].get('reason', 'no reason given')})"
+        if name in self.objects["ClusterQueue"] and not self.is_selected(namespace, self.objects["ClusterQueue"][name]):
+            return name, f"ClusterQueue {name} does not select its namespace {namespace} (namespaceSelector)"
         return name, ""
+
+    def is_selected(self, namespace: str, queue: Object) -> bool:
+        """Return whether a ClusterQueue takes workloads of a namespace, of which a dump has no labels but its name."""
+        selector = queue["spec"].get("namespaceSelector")
+        rules = (selector or {}).get("matchExpressions") or []
+        unknown = {*((selector or {}).get("matchLabels") or {}), *(rule["key"] for rule in rules)} - {NAMESPACE}
+        if unknown:
+            note = f"taken as selected, since labels of namespaces are unknown: all of the namespaceSelector of {name_of(queue)}"
+            self.notes += [note] if note not in self.notes else []
+            return True
+        return selects(selector, {NAMESPACE: namespace})
 
 
 def _is_job(each: Object) -> bool:
@@ -512,13 +564,12 @@ def _is_job(each: Object) -> bool:
 
 
 def _gpus(each: Object) -> int:
-    total = 0
-    for pods in each["spec"]["podSets"]:
-        for container in pods["template"]["spec"].get("containers") or []:
-            resources = container.get("resources") or {}
-            asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-            total += sum(amount(name, asked[name]) for name in GPUS if name in asked) * int(pods.get("count", 1))
-    return total
+    return sum(asked.get(name, 0) for asked in requests_of(each).values() for name in GPUS)
+
+
+def _earlier_hours(each: Object) -> float:
+    """Return how long a Workload ran before it was evicted."""
+    return ((each.get("status") or {}).get("accumulatedPastExecutionTimeSeconds") or 0) / 3600
 
 
 def _gpu_flavor(each: Object) -> str:

@@ -17,10 +17,10 @@ from itertools import count
 from typing import Any
 
 from gavel_py.integrations.kueue.cycle import NO_LONGER, HeadOutcome, Scheduler
-from gavel_py.integrations.kueue.objects import Object
+from gavel_py.integrations.kueue.objects import GPUS, Object
 from gavel_py.integrations.kueue.preemption import QueuedWorkload, drop, take
 from gavel_py.integrations.kueue.quota import Key, QueueNode, quantity, quota_tree
-from gavel_py.integrations.kueue.reading import GPUS, LEAST_HOURS, KueueJob, KueueState
+from gavel_py.integrations.kueue.reading import LEAST_HOURS, KueueJob, KueueState
 from gavel_py.integrations.kueue.usage import UsageHistory
 
 CHECKPOINT_HOURS, RESTART_HOURS, GRACE_HOURS = 0.5, 5 / 60, 30 / 3600
@@ -28,6 +28,9 @@ CHECKPOINT_HOURS, RESTART_HOURS, GRACE_HOURS = 0.5, 5 / 60, 30 / 3600
 
 MOST_EVICTIONS = 100
 """Evictions per job after which a replay stops: jobs that evict each other without end never end."""
+
+TIE_ORDERS = 5
+"""Orders of reservations of one instant over which starts, ends and gains are computed."""
 
 TIE = 1e-9
 """Hours between reservations of one instant: enough for an order, too little for anything else."""
@@ -113,7 +116,7 @@ class _Run:
     def __init__(self, job: KueueJob, workload: QueuedWorkload, kind: object, number: int) -> None:
         self.job, self.workload, self.kind = job, workload, kind
         self.order = (-workload.priority, workload.queued, workload.uid, number)
-        self.left = max(LEAST_HOURS, job.hours - job.done)
+        self.left = max(min(LEAST_HOURS, job.hours), job.hours - job.done)
         self.flavor, self.since, self.epoch, self.evictions = job.flavor, 0.0, 0, job.evictions
 
     @property
@@ -250,7 +253,8 @@ class KueueReplay:
                 self.ends[run.job.key] = self.now
             else:
                 run.workload.is_evicted, run.flavor, run.workload.usage = False, "", {}
-                line.push(run)
+                if not run.job.held:
+                    line.push(run)
             for each in self.of_root[self.queues[run.job.queue].root.name]:
                 each.wake()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, shown
 from gavel_py.integrations.kueue.objects import seconds
-from gavel_py.integrations.kueue.quota import quantity
+from gavel_py.integrations.kueue.quota import MOST, quantity
 
 
 def _checked(check: Callable[[object], object]) -> Callable[[object], str]:
@@ -25,13 +25,17 @@ def _of_type(kind: type, rule: str) -> Callable[[object], str]:
     return lambda value: "" if type(value) is kind else f"must be {rule}, found {shown(value)}"
 
 
-TEXT, NUMBER = _of_type(str, "text"), _of_type(int, "a whole number")
-QUANTITY, TIME = _checked(quantity), _checked(seconds)
+def _all(*checks: Callable[[Any], str]) -> Callable[[object], str]:
+    """Return a check that reports the first problem that these checks find."""
+    return lambda value: next((problem for check in checks if (problem := check(value))), "")
 
 
-def _count(value: object) -> str:
-    """Return what is wrong with a number of pods or seconds."""
-    return NUMBER(value) or ("" if value >= 0 else f"must not be negative, found {value}")  # type: ignore[operator]
+TEXT, TIME = _of_type(str, "text"), _checked(seconds)
+NUMBER = _all(
+    _of_type(int, "a whole number"), lambda value: "" if abs(value) <= MOST else f"must have at most 64 bits, found {shown(value)}"
+)
+COUNT = _all(NUMBER, lambda value: "" if value >= 0 else f"must not be negative, found {value}")
+QUANTITY = _all(_checked(quantity), lambda value: "" if quantity(value) >= 0 else f"must not be negative, found {shown(value)}")
 
 
 LABELS = {"*": TEXT}
@@ -51,7 +55,7 @@ GROUPS = [
         ],
     }
 ]
-CONTAINERS = [{"resources": {"requests": {"*": QUANTITY}, "limits": {"*": QUANTITY}}}]
+CONTAINERS = [{"restartPolicy": TEXT, "resources": {"requests": {"*": QUANTITY}, "limits": {"*": QUANTITY}}}]
 AFFINITY = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": EXPRESSIONS}]},
@@ -66,7 +70,7 @@ POD = {
     "affinity": AFFINITY,
 }
 TEMPLATE = {"metadata": {"annotations": LABELS}, "spec!": POD}
-POD_SETS = [{"name!": TEXT, "count": _count, "minCount": _count, "template!": TEMPLATE, "topologyRequest": {}}]
+POD_SETS = [{"name!": TEXT, "count": COUNT, "minCount": COUNT, "template!": TEMPLATE, "topologyRequest": {}}]
 CONDITIONS = [{"type!": TEXT, "status!": TEXT, "reason": TEXT, "message": TEXT, "lastTransitionTime!": TIME}]
 PREEMPTION = {
     "withinClusterQueue": TEXT,
@@ -104,15 +108,17 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "status": {"fairSharing": {"admissionFairSharingStatus": {"consumedResources": {"*": QUANTITY}}}},
     },
     "Workload": {
-        "spec!": {"queueName": TEXT, "priority": NUMBER, "maximumExecutionTimeSeconds": _count, "podSets!": POD_SETS},
+        "spec!": {"queueName": TEXT, "priority": NUMBER, "maximumExecutionTimeSeconds": COUNT, "podSets!": POD_SETS},
         "status": {
             "conditions": CONDITIONS,
             "admission": {
                 "clusterQueue!": TEXT,
-                "podSetAssignments": [{"name!": TEXT, "flavors": {"*": TEXT}, "resourceUsage": {"*": QUANTITY}}],
+                "podSetAssignments": [{"name!": TEXT, "count": COUNT, "flavors": {"*": TEXT}, "resourceUsage": {"*": QUANTITY}}],
             },
-            "accumulatedPastExecutionTimeSeconds": _count,
-            "schedulingStats": {"evictions": [{"count": NUMBER}]},
+            "resourceRequests": [{"name!": TEXT, "resources": {"*": QUANTITY}}],
+            "reclaimablePods": [{"name!": TEXT, "count!": COUNT}],
+            "accumulatedPastExecutionTimeSeconds": COUNT,
+            "schedulingStats": {"evictions": [{"count": COUNT}]},
         },
     },
 }

@@ -43,9 +43,12 @@ def _read_job(each: Mapping[str, Any], intake: Intake) -> None:
         intake.assume(EVICTED)
     admission = status.get("admission") or {}
     flavors = {
-        pods["flavors"][name] for pods in admission.get("podSetAssignments") or [] for name in GPUS if name in pods["flavors"]
+        pods["flavors"][name]
+        for pods in admission.get("podSetAssignments") or []
+        for name in GPUS
+        if name in (pods.get("flavors") or {})
     }
-    job_type = (spec["podSets"][0]["template"].get("metadata") or {}).get("annotations", {}).get("gavel-py/job-type")
+    job_type = ((spec["podSets"][0]["template"].get("metadata") or {}).get("annotations") or {}).get("gavel-py/job-type")
     outcome = STATUS.get(found["Finished"].get("reason", ""), "killed")
     intake.job(
         {
@@ -72,7 +75,7 @@ def _gpus(pods: Mapping[str, Any]) -> int:
         resources = container.get("resources") or {}
         asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         total += sum(int(asked[name]) for name in GPUS if name in asked)
-    return total * int(pods.get("count", 1))
+    return total * (1 if pods.get("count") is None else int(pods["count"]))
 
 
 def _recognises(head: FileHead) -> bool:
