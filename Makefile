@@ -28,7 +28,7 @@ EXAMPLE := examples/jobs.csv --cluster examples/cluster.yaml
 
 demo: $(VENV)/ready
 	@$(BIN)/gavel solve $(EXAMPLE) -p fifo -p max_min_fairness -p max_min_fairness,agnostic=true
-	@$(BIN)/gavel solve $(EXAMPLE) -p max_min_fairness --rounds 1 --top 5
+	@$(BIN)/gavel solve $(EXAMPLE) -p max_min_fairness --rounds 1 --top 4
 	@echo "Next: $(BIN)/gavel solve --help, $(BIN)/gavel policies, docs/for-operators.md"
 
 test: lint types unit

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from gavel_py.allocation.accounting import DeadlineCounts as DeadlineCounts
 from gavel_py.allocation.accounting import Forecast as Forecast
 from gavel_py.allocation.accounting import TenantShare as TenantShare
 from gavel_py.allocation.accounting import tenant_shares as tenant_shares

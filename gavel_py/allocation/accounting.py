@@ -19,6 +19,7 @@ from gavel_py.io.names import natural_key
 from gavel_py.io.tabular import Column
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.tenants import TenantTree
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +337,8 @@ class Forecast:
         cost_per_hour: (N,) Mean cost of its GPUs over time, in the unit of their prices; NaN if the price of one of them is
             unknown.
         cost_until_done: (N,) Cost until the job ends; NaN if its end or a price is unknown.
+        deadline: (N,) Its deadline, in seconds from now, below 0 where it has passed; NaN for none.
+        late: (N,) Seconds after its deadline at which it ends, 0 if it meets it; NaN without a deadline or a known end.
     """
 
     COLUMNS: ClassVar[Mapping[str, Column]] = {
@@ -343,15 +346,21 @@ class Forecast:
         "end_seconds": Column("ends in", "time", 5),
         "cost_per_hour": Column("cost per hour", "money", 6),
         "cost_until_done": Column(""),
+        "deadline": Column("deadline", "time", 4),
+        "late": Column("late", "time", 2),
     }
 
     start_seconds: Floats
     end_seconds: Floats
     cost_per_hour: Floats
     cost_until_done: Floats
+    deadline: Floats
+    late: Floats
 
     @classmethod
-    def of(cls, throughputs: Floats, steps_remaining: Floats, gpus: Floats, prices_per_hour: Floats) -> Forecast:
+    def of(
+        cls, throughputs: Floats, steps_remaining: Floats, gpus: Floats, prices_per_hour: Floats, deadlines: Floats | None = None
+    ) -> Forecast:
         """Return the forecast of jobs at constant speeds.
 
         Args:
@@ -359,13 +368,21 @@ class Forecast:
             steps_remaining: (N,) NaN if unknown.
             gpus: (N, K) GPUs of each job on average over time.
             prices_per_hour: (K,) of one GPU of each type, NaN if unknown.
+            deadlines: (N,) seconds from now, NaN for none; by default, no job has one.
         """
         runs, is_done = throughputs > 0, steps_remaining == 0
         end = np.divide(steps_remaining, throughputs, out=np.full(len(throughputs), np.nan), where=runs)
         end[is_done] = 0.0
         costs = hourly_costs(gpus, prices_per_hour)
         start = np.where(runs | is_done, 0.0, np.nan)
-        return cls(start, end, costs, np.where(is_done & ~np.isnan(costs), 0.0, costs * end / 3600.0))
+        due = np.full(len(throughputs), np.nan) if deadlines is None else deadlines
+        late = np.where(is_done & ~np.isnan(due), 0.0, lateness(end, due))  # when a job has ended is not known
+        return cls(start, end, costs, np.where(is_done & ~np.isnan(costs), 0.0, costs * end / 3600.0), due, late)
+
+    @property
+    def deadlines(self) -> DeadlineCounts:
+        """The number of deadlines that are met and missed, and of those that cannot be checked."""
+        return DeadlineCounts.of(self.deadline, self.late, ~np.isnan(self.start_seconds) & np.isnan(self.end_seconds))
 
     @property
     def has_prices(self) -> bool:
@@ -381,6 +398,44 @@ class Forecast:
     def total_cost_until_done(self) -> float | None:
         """The cost until all jobs have ended; None if that of one is unknown."""
         return known_sum(self.cost_until_done)
+
+
+class DeadlineCounts(NamedTuple):
+    """Numbers of deadlines.
+
+    Attributes:
+        met: Of jobs that end in time.
+        missed: Of jobs that end too late, or that wait.
+        unknown: Of jobs that run, but whose steps are unknown.
+    """
+
+    met: int
+    missed: int
+    unknown: int
+
+    @classmethod
+    def of(cls, deadlines: Floats, late: Floats, unknown: Mask) -> DeadlineCounts:
+        """Return the numbers of N jobs.
+
+        Args:
+            deadlines: (N,) NaN for none.
+            late: (N,) as in `Forecast`.
+            unknown: (N,) the jobs that run, but whose end is unknown.
+        """
+        due = ~np.isnan(deadlines)
+        met, open_ = int((late == 0).sum()), int((due & unknown).sum())
+        return cls(met, int(due.sum()) - met - open_, open_)
+
+    @property
+    def all(self) -> int:
+        """The number of all deadlines."""
+        return sum(self)
+
+
+def lateness(ends: Floats, deadlines: Floats) -> Floats:
+    """Return (N,) the seconds by which jobs miss their deadlines, 0 for those that meet them, NaN for what is unknown."""
+    late: Floats = ends - deadlines
+    return np.where(late <= PROOF_TOLERANCE * np.abs(deadlines), np.where(np.isnan(late), np.nan, 0.0), late)
 
 
 def hourly_costs(gpus: Floats, prices_per_hour: Floats) -> Floats:

@@ -276,7 +276,8 @@ class Allocation(Figures, Tabular):
             InputError: The allocation was read from a file.
         """
         problem = self._problem
-        return Forecast.of(self.throughputs, problem.steps_remaining, self.gpus, problem.prices_per_hour)
+        due = problem.deadlines_seconds
+        return Forecast.of(self.throughputs, problem.steps_remaining, self.gpus, problem.prices_per_hour, due)
 
     def metrics(self) -> dict[str, float | None]:
         """Return the metrics of the allocation by name, as cells of a sweep have them (`gp.METRICS`).
@@ -286,6 +287,8 @@ class Allocation(Figures, Tabular):
         """
         problem = self._problem
         speeds, gpus = self.normalized_throughputs[_can_run(self)], problem.capacities
+        forecast = self.forecast()
+        due = forecast.deadlines
         return {
             "objective": self.objective_value,
             "gap": self.gap,
@@ -293,7 +296,8 @@ class Allocation(Figures, Tabular):
             "total_normalized_throughput": float(speeds.sum()),
             "least_normalized_throughput": float(speeds.min()) if len(speeds) else None,
             "excluded": len(self.excluded),
-            **({} if np.isnan(problem.prices_per_hour).all() else {"cost_per_hour": self.forecast().total_cost_per_hour}),
+            **({} if np.isnan(problem.prices_per_hour).all() else {"cost_per_hour": forecast.total_cost_per_hour}),
+            **({"with_deadline": due.all, "late": due.missed} if due.all else {}),
             "solver_seconds": self.seconds["solve"],
         }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import gavel_py as gp
 from gavel_py.cli.output import SAME_VALUE, counted, csv_text, declared_columns, money, number, size_text, time_text
-from gavel_py.cli.tables import Column, Columns, columns_text, line_width, listed, shortened
+from gavel_py.cli.tables import Column, Columns, columns_text, line_width, listed, shortened, styled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,6 +132,28 @@ def forecast_lines(allocation: gp.Allocation, problem: gp.AllocationProblem, ser
     return lines
 
 
+def deadlines_line(job_ids: Sequence[str], found: gp.Forecast) -> str:
+    """Return a sentence on the deadlines that are met at the speeds of an allocation, with the late jobs, latest first."""
+    counts, ids = found.deadlines, list(job_ids)
+    late = {ids[i]: float(found.late[i]) for i in (found.late > 0).nonzero()[0].tolist()}
+    waits = (found.deadline == found.deadline) & (found.start_seconds != found.start_seconds)
+    texts = [f"{job_id} waits" for job_id, is_idle in zip(ids, waits.tolist(), strict=True) if is_idle]
+    texts += [f"{job_id} by {late_text(late[job_id])}" for job_id in sorted(late, key=lambda each: -late[each])]
+    return met_text("at these speeds", counts.met, counts.all, counts.unknown, texts)
+
+
+def late_text(seconds: float) -> str:
+    """Return the time by which a deadline is missed, in hours where it is long: 27.6 h."""
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else time_text(seconds)
+
+
+def met_text(when: str, met: int, due: int, unknown: int, late: Sequence[str]) -> str:
+    """Return a sentence on deadlines; when: "at these speeds"; late: each job that misses its own, and by how much."""
+    rest = f"; late: {listed(late, 2 * line_width() - 60)}" if late else ""
+    rest += f"; {unknown} cannot be checked, since total_steps is unknown" if unknown else ""
+    return styled(f"Deadlines met {when}: {met} of {due}{rest}.", "good" if met == due else "warn")
+
+
 def _cost_text(allocation: gp.Allocation, problem: gp.AllocationProblem, found: gp.Forecast) -> str:
     hour, end = found.total_cost_per_hour, found.total_cost_until_done
     if hour is None:
@@ -142,7 +164,7 @@ def _cost_text(allocation: gp.Allocation, problem: gp.AllocationProblem, found: 
 
 
 def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[str, Any]:
-    """Return the JSON document of an allocation with its tenants, and with cost and times of each job."""
+    """Return the JSON document of an allocation with its tenants, deadlines, and with cost and times of each job."""
     found = allocation.forecast()
     columns = {name: getattr(found, name).tolist() for name in found.COLUMNS}
     jobs = [
@@ -151,7 +173,13 @@ def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[s
     ]
     cost = {"per_hour": found.total_cost_per_hour, "until_done": found.total_cost_until_done}
     tenants = [each.to_dict() for each in allocation.tenants()]
-    return document | {"jobs": jobs, "tenants": tenants, "cost": cost if found.has_prices else None}
+    accounts = {"tenants": tenants, "cost": cost if found.has_prices else None, "deadlines": deadlines_entry(found.deadlines)}
+    return document | {"jobs": jobs} | accounts
+
+
+def deadlines_entry(found: gp.DeadlineCounts) -> dict[str, int] | None:
+    """Return the numbers of deadlines as plain data, None if there are none."""
+    return found._asdict() if found.all else None
 
 
 def gpus_of_rounds(jobs: Sequence[gp.Job], cluster: gp.Cluster, rounds: Sequence[gp.Round]) -> NDArray[np.float64]:
@@ -246,7 +274,7 @@ class Outlook:
     """The starts, ends and costs of jobs if no others arrive and the policy decides again whenever jobs leave.
 
     jobs: the jobs of the file; records: {job_id: record} from a simulation in which all of them are in the system at time 0;
-    rounds: the number of rounds.
+    rounds: the number of rounds; due: {job_id: deadline, in seconds from now}.
     """
 
     COLUMNS: ClassVar[Mapping[str, Column]] = {
@@ -255,6 +283,8 @@ class Outlook:
         "num_gpus": Column("GPUs"),
         "start_seconds": Column("starts in", "time"),
         "end_seconds": Column("ends in", "time"),
+        "deadline": Column("deadline", "time", 4),
+        "late": Column("late", "time", 2),
         "cost": Column("cost", "money", 1),
         "reason": Column("because", "prose", 2),
     }
@@ -264,6 +294,7 @@ class Outlook:
     records: Mapping[str, gp.JobRecord]
     tenants: tuple[gp.TenantShare, ...]
     rounds: int
+    due: Mapping[str, float]
 
     @classmethod
     def simulated(
@@ -273,11 +304,12 @@ class Outlook:
         profile: gp.Profile,
         policy: gp.Policy,
         down: Iterable[str],
+        due: Mapping[str, float],
         **options: Any,
     ) -> Outlook:
         """Simulate the jobs until those with known steps are done or no longer get GPUs.
 
-        down: nodes that are down; options: arguments of `gp.Simulation`.
+        down: nodes that are down; due: as above; options: arguments of `gp.Simulation`.
         """
         endless = {job.job_id for job in jobs if _is_endless(job)}
         if endless:
@@ -302,7 +334,7 @@ class Outlook:
             if len(simulation.records) == len(jobs) - len(endless):
                 break
         result = simulation.result()
-        return cls(jobs, cluster, result.jobs, result.summary.tenants, rounds)
+        return cls(jobs, cluster, result.jobs, result.summary.tenants, rounds, due)
 
     def _end(self, job: gp.Job) -> float | None:
         return None if self._is_cancelled(job) else self.records[job.job_id].end_seconds
@@ -312,6 +344,16 @@ class Outlook:
 
     def _cost(self, job: gp.Job) -> float | None:
         return self.records[job.job_id].cost if has_prices(self.cluster) else None
+
+    def _late(self, job: gp.Job) -> float | None:
+        return self.records[job.job_id].late_seconds
+
+    @property
+    def deadlines(self) -> gp.DeadlineCounts:
+        """The number of deadlines that are met and missed, and of those that cannot be checked."""
+        due = [job for job in self.jobs if job.job_id in self.due]
+        met, unknown = sum(self._late(job) == 0 for job in due), sum(map(_is_endless, due))
+        return gp.DeadlineCounts(met, len(due) - met - unknown, unknown)
 
     @property
     def cost(self) -> float | None:
@@ -336,6 +378,15 @@ class Outlook:
         if len(known) < len(self.jobs):
             unknown = counted(len(self.jobs) - len(known), "job")
             lines.append(f"In the system until the end, on a part of the GPUs: {unknown} without known steps.")
+        if (found := self.deadlines).all:
+            late = {job.job_id: self._late(job) for job in self.jobs if job.job_id in self.due and not _is_endless(job)}
+            missed = sorted(
+                ((math.inf if each is None else each, job_id) for job_id, each in late.items() if each != 0), reverse=True
+            )
+            texts = [
+                f"{job_id} {'without an end' if late_by == math.inf else f'by {late_text(late_by)}'}" for late_by, job_id in missed
+            ]
+            lines.append(met_text("in this forecast", found.met, found.all, found.unknown, texts))
         if has_prices(self.cluster):
             lines.append(f"The GPU time until then costs {money(self.cost)}.")
         return lines
@@ -347,7 +398,8 @@ class Outlook:
         if not shown:
             return ""
         rows = [row | {"num_gpus": size_text(job)} for job, row in zip(shown, self._rows(shown), strict=True)]
-        columns = declared_columns(self.COLUMNS, lambda name: (row[name] for row in rows), {"cost": not has_prices(self.cluster)})
+        left_out = {"cost": not has_prices(self.cluster)} | dict.fromkeys(("deadline", "late"), not self.due)
+        columns = declared_columns(self.COLUMNS, lambda name: (row[name] for row in rows), left_out)
         return columns_text(f"Jobs by their end{f', the first {len(shown)}; {more:,} more: --all' if more else ''}", columns)
 
     def _reason(self, job: gp.Job) -> str:
@@ -366,6 +418,8 @@ class Outlook:
                 "num_gpus": job.num_gpus,
                 "start_seconds": self.records[job.job_id].first_start_seconds,
                 "end_seconds": self._end(job),
+                "deadline": self.due.get(job.job_id),
+                "late": self._late(job),
                 "cost": self._cost(job),
                 "reason": self._reason(job),
             }
@@ -379,6 +433,7 @@ class Outlook:
             "num_rounds": self.rounds,
             "end_seconds": max(ends, default=None),
             "cost": self.cost,
+            "deadlines": deadlines_entry(self.deadlines),
             "jobs": self._rows(self.jobs),
             "tenants": [each.to_dict() for each in self.tenants],
         }

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
-from gavel_py.cli.accounting import forecast_lines, tenants_line, tenants_table
+from gavel_py.cli.accounting import deadlines_line, forecast_lines, tenants_line, tenants_table
 from gavel_py.cli.output import SAME_VALUE, counted, declared_columns, metric_row, money, number, size_text, time_text
 from gavel_py.cli.tables import (
     Column,
@@ -86,16 +86,6 @@ class Screen:
         """Whether the price of some accelerator type is known."""
         return any(price == price for price in self.problem.prices_per_hour.tolist())
 
-    @cached_property
-    def deadlines(self) -> tuple[int, int]:
-        """Jobs that meet their deadline at the speeds of the allocation, and jobs with a deadline."""
-        import numpy as np
-
-        due, left = self.problem.deadlines_seconds, self.problem.steps_remaining
-        with np.errstate(invalid="ignore"):
-            met = self.allocation.throughputs * due >= left * (1 - SAME_VALUE)
-        return int(met.sum()), int((~np.isnan(due)).sum())
-
 
 def solved_text(problem: gp.AllocationProblem, label: str) -> str:
     """Return what was solved: the jobs, the GPUs of each type, and the policy."""
@@ -109,15 +99,10 @@ def solved_text(problem: gp.AllocationProblem, label: str) -> str:
 
 def head_text(screen: Screen, more_tenants: str) -> str:
     """Return sentences on the problem and the answer; more_tenants: how to see everything on tenants."""
-    import numpy as np
-
     allocation = screen.allocation
     lines = [styled(solved_text(screen.problem, screen.label), "title"), _objective_text(screen)]
-    met, due = screen.deadlines
-    if due:
-        unknown = int(np.isnan(screen.problem.steps_remaining[~np.isnan(screen.problem.deadlines_seconds)]).sum())
-        rest = f"; {unknown} cannot be checked, since total_steps is unknown" if unknown else ""
-        lines.append(styled(f"Deadlines met at these speeds: {met} of {due}{rest}.", "good" if met == due else "warn"))
+    if screen.forecast.deadlines.all:
+        lines.append(deadlines_line(allocation.job_ids, screen.forecast))
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
@@ -378,7 +363,12 @@ def _groups(screen: Screen, *, apart: bool) -> list[EqualJobs]:
         return []
     texts: dict[tuple[str, str], int] = {}
     named = [texts.setdefault((job.job_type, job.tenant), len(texts)) for job in screen.jobs]
-    answers = [allocation.time_fractions, *([] if allocation.spread_fractions is None else [allocation.spread_fractions])]
+    due = np.nan_to_num(screen.forecast.deadline, nan=-1.0)
+    answers = [
+        due[:, None],
+        allocation.time_fractions,
+        *([] if allocation.spread_fractions is None else [allocation.spread_fractions]),
+    ]
     columns = [problem.throughputs, problem.num_gpus[:, None], problem.weights[:, None], np.array(named)[:, None]]
     if problem.counts is not None:
         columns += [problem.counts.kinds[:, None], np.round(allocation.gpus, 9)]
@@ -417,6 +407,7 @@ def _columns(screen: Screen, groups: Sequence[EqualJobs], *, wide: bool) -> Colu
     times = [_times(allocation, i, parts) for i, parts in zip(rows, shares, strict=True)]
     by_type = zip([f"on {name}" for name in allocation.accelerator_types], zip(*shares, strict=True), strict=True)
     left_out = {"end_seconds": all(map(math.isnan, forecast.end_seconds[rows])), "cost_per_hour": not screen.has_prices}
+    left_out |= dict.fromkeys(("deadline", "late"), not forecast.deadlines.all)
     return [
         ("job", [job.job_id for job in jobs]),
         (Column("like it", "text"), [f"+{len(group.rows) - 1}" if len(group.rows) > 1 else "" for group in groups]),
@@ -510,13 +501,13 @@ def _metrics(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
     def of_metric(name: str, label: str = "") -> ComparisonRow:
         return metric_row(gp.METRICS[name], [each[name] for each in metrics], label=label)
 
-    metrics, due = [screen.allocation.metrics() for screen in screens], screens[0].deadlines[1]
+    metrics, deadlines = [screen.allocation.metrics() for screen in screens], [screen.forecast.deadlines for screen in screens]
     yield ComparisonRow(
         "worst-off job, vs. fair share", of(lambda a, rows: a.vs_fair_share[rows].min()), lambda v: f"{v:.3f}", "most"
     )
     yield of_metric("total_normalized_throughput")
-    if due:
-        yield ComparisonRow("deadlines met", [screen.deadlines[0] for screen in screens], lambda v: f"{v:.0f} of {due}", "most")
+    if due := deadlines[0].all:
+        yield ComparisonRow("deadlines met", [each.met for each in deadlines], lambda v: f"{v:.0f} of {due}", "most")
     yield ComparisonRow("jobs without GPU time", of(lambda a, rows: (~a.time_fractions[rows].any(axis=1)).sum()), "{:.0f}".format)
     if screens[0].has_prices:
         yield ComparisonRow("cost per hour", [each["cost_per_hour"] for each in metrics], money)

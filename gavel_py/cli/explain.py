@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli import estimates, inputs
-from gavel_py.cli.accounting import has_its_share, has_prices, hourly, tenant_text
+from gavel_py.cli.accounting import has_its_share, has_prices, hourly, late_text, tenant_text
 from gavel_py.cli.allocation_text import percent, refused_counts
 from gavel_py.cli.inputs import (
     GAIN_NOTE,
@@ -25,7 +25,7 @@ from gavel_py.cli.inputs import (
     warnings_shown,
 )
 from gavel_py.cli.output import SAME_VALUE, counted, emit, gang_text, json_text, money, number, time_text, unused_text
-from gavel_py.cli.tables import Columns, columns_text, table_text, wrapped
+from gavel_py.cli.tables import Columns, columns_text, line_width, listed, table_text, wrapped
 from gavel_py.cli.usage import refuse
 
 MIN_TIME = 5e-4
@@ -72,15 +72,19 @@ def command(request: ExplainOptions, job_id: str, sharing: bool, partner: str | 
         job = next(job for job in loaded.jobs if job.job_id == job_id)
         row = problem.job_ids.index(job_id)
         estimated = estimates.estimates_of(loaded.profile, {row: job}, problem)
+        required = Required.of(problem, policy, explanation)
         if estimates.has_estimates(loaded.profile):
             by_id = {job.job_id: job for job in loaded.jobs}
             pairs = [(job, by_id[each.job_id], each.accelerator) for each in explanation.partners]
             of_pairs = loaded.profile.pair_estimates_of(pairs)
             estimated = [*(estimated or ()), *(each for each in of_pairs if each.entry.job_type == job.job_type)]
     if request.form == "json":
-        emit(json_text(explanation.to_dict() | workflow_entry(problem, row) | estimates.json_entry(estimated)), request.out)
+        entries = workflow_entry(problem, row) | estimates.json_entry(estimated)
+        entries |= {} if required is None else {"with_deadlines": asdict(required)}
+        emit(json_text(explanation.to_dict() | entries), request.out)
     else:
-        plain = _plain(explanation, priced=has_prices(loaded.cluster)) if explanation.excluded is None else ""
+        plain = _deadline(explanation, required)
+        plain += _plain(explanation, priced=has_prices(loaded.cluster)) if explanation.excluded is None else ""
         plain += _workflow(loaded.jobs, problem, row) if explanation.excluded is None else ""
         plain += "".join(_wrapped(line, "") for line in refused_counts(problem, {row: job}))
         details = _report(explanation, policy.label, sharing=sharing, partner=partner)
@@ -91,6 +95,48 @@ def command(request: ExplainOptions, job_id: str, sharing: bool, partner: str | 
             unused_text(loaded.cluster.left_out),
         ]
         emit("\n".join(part for part in parts if part), request.out)
+
+
+@dataclass(frozen=True)
+class Required:
+    """What `deadline` as a further constraint on the policy would change.
+
+    met: number of deadlines that are met then, None if the constraint cannot be imposed; conflict: those that cannot all be met.
+    """
+
+    met: int | None = None
+    conflict: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, problem: gp.AllocationProblem, policy: gp.Policy, explanation: gp.Explanation) -> Required | None:
+        """Solve again with the constraint, if the job has a deadline and any is missed."""
+        if explanation.deadline is None or not explanation.deadlines["missed"]:
+            return None
+        try:
+            allocation = gp.solve(problem, replace(policy, constraints=(*policy.constraints, gp.Deadline())))
+        except gp.ConflictError as error:
+            return cls(None, error.constraints)
+        except gp.InputError:  # the policy takes no such constraint, or steps are unknown
+            return cls()
+        return cls(allocation.forecast().deadlines.met)
+
+
+def _deadline(explanation: gp.Explanation, required: Required | None) -> str:
+    """Return a sentence on the deadline of the job, and on all of them with the constraint; "" without a deadline."""
+    if explanation.deadline is None:
+        return ""
+    late, due = explanation.late, sum(explanation.deadlines.values())
+    if late is None:
+        own = "has a deadline, but its total_steps is unknown" if explanation.throughput else "waits, so it misses its deadline"
+    else:
+        own = f"misses its deadline by {late_text(late)} at this speed" if late else "meets its deadline at this speed"
+    if required is not None and required.met is not None:
+        rest = f"with `deadline` as a constraint {required.met} of {due} are met"
+    elif required is not None and required.conflict:
+        rest = f"with `deadline` as a constraint not all can be met: {listed(required.conflict, 2 * line_width())}"
+    else:
+        rest = f"{explanation.deadlines['met']} of {due} are met"
+    return _wrapped(f"{explanation.job_id} {own}; {rest}.", "")
 
 
 def _report(explanation: gp.Explanation, label: str, *, sharing: bool, partner: str | None) -> Iterator[str]:

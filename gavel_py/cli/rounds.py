@@ -135,8 +135,11 @@ def _check(request: RoundsOptions) -> None:
 
 def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy) -> str:
     """Return the forecast of --until-done as text, JSON or CSV."""
-    loaded.problem(sharing=request.rounds.sharing)  # raises faults of the jobs before the simulation
-    found = Outlook.simulated(loaded.jobs, loaded.cluster, loaded.profile, policy, request.down_nodes, options=request.rounds)
+    problem = loaded.problem(sharing=request.rounds.sharing)  # raises faults of the jobs before the simulation
+    deadlines = zip(problem.job_ids, problem.deadlines_seconds.tolist(), strict=True)
+    due = {job_id: seconds for job_id, seconds in deadlines if seconds == seconds}
+    here = loaded.jobs, loaded.cluster, loaded.profile
+    found = Outlook.simulated(*here, policy, request.down_nodes, due, options=request.rounds)
     if request.form == "json":
         return json_text({**request.head(policy), **found.to_dict(), **loaded.unused})
     if request.form == "csv":

@@ -210,7 +210,8 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], lev
     then = {what_if.change: what_if.allocation for what_if in what_ifs}
     clusters = {"as it is": now} | then
     found, by_type = list(clusters.values()), ["cluster", *now.accelerator_types]
-    metrics, has_prices = [each.metrics() for each in found], any(each.forecast().has_prices for each in found)
+    metrics, forecasts = [each.metrics() for each in found], [each.forecast() for each in found]
+    has_prices, due = any(each.has_prices for each in forecasts), forecasts[0].deadlines.all
 
     def column(name: str) -> tuple[str, list[str]]:
         return gp.METRICS[name].title, [number(each[name]) for each in metrics]
@@ -221,6 +222,7 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], lev
         ("next level", [number(level.value) for level in levels]),
         column("total_normalized_throughput"),
         column("least_normalized_throughput"),
+        ("deadlines met", [f"{each.deadlines.met} of {due}" for each in forecasts] if due else ()),
         ("cost per hour", [money(each.get("cost_per_hour")) for each in metrics] if has_prices else ()),
     ]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]

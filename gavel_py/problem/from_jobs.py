@@ -160,6 +160,10 @@ def look_up(jobs: Sequence[Job], cluster: Cluster, profile: Profile, *, whole_ga
     )
 
 
+COMPLETED = ("total_steps", "deadline_seconds")
+"""Columns of requests that `complete` fills in."""
+
+
 def depends_on_throughputs(job: Job) -> bool:
     """Return whether the steps or the deadline of a job depend on its throughputs."""
     return job.duration_seconds is not None or job.deadline_factor is not None
@@ -175,7 +179,7 @@ def complete(
 
     placeable: as in `Gangs`; fastest: (N,) steps/s of consolidated gangs on the fastest type.
     """
-    steps, deadlines = requests["total_steps"], requests["deadline_seconds"]
+    steps, deadlines = (requests[name] for name in COMPLETED)
     faults = []
     rows = [row for row, job in enumerate(jobs) if depends_on_throughputs(job)]
     for i, job in zip(rows, _with_known_names([jobs[row] for row in rows], cluster, profile), strict=True):

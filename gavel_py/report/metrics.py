@@ -285,7 +285,7 @@ _METRICS = (
         needs="fairness",
     ),
     Metric("with_deadline", "finished jobs with a deadline", "count", None, "summary.with_deadline", kind="detail"),
-    Metric("late", "late jobs", "count", "least", "late", "number of finished jobs that missed their deadline"),
+    Metric("late", "late jobs", "count", "least", "late", "number of finished jobs that missed their deadline", kind="main"),
     Metric(
         "cost",
         "cost",

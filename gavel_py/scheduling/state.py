@@ -14,7 +14,7 @@ import numpy as np
 from gavel_py.errors import Fault, InputError, UnknownNameError
 from gavel_py.problem.arrays import Floats, Indices, Mask
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.from_jobs import depends_on_throughputs
+from gavel_py.problem.from_jobs import COMPLETED, depends_on_throughputs
 from gavel_py.problem.job import host_requests_of
 from gavel_py.problem.job_table import objects_of
 from gavel_py.problem.profile import Profile
@@ -160,7 +160,7 @@ class SchedulerState:
             requests = table.requests_of(jobs)
             self.cache.complete(jobs, requests)
             rows = [table.by_id[job.job_id] for job in jobs]
-            for name in ("total_steps", "deadline_seconds"):
+            for name in COMPLETED:
                 table.columns[name][rows] = requests[name]
         return self.cache
 

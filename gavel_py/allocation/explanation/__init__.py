@@ -66,7 +66,7 @@ def explain(
     assert evidence is not None  # noqa: S101
     reasons, held = reasons_of(solver.policy, solved, evidence, i), held_gpus(solved)
     holders, others = holders_of(evidence.base, held, i, reasons.contested)
-    forecast = vars(solved.forecast())
+    forecast = solved.forecast()
     return Explanation(
         job_id=job_id,
         policy=solved.policy,
@@ -92,7 +92,8 @@ def explain(
         together=() if other is None else tuple(together(problem, solved, i, other)),
         capacities=_by_type(solved, problem.capacities),
         utilization=_by_type(solved, solved.utilization),
-        **{name: None if np.isnan(values[i]) else float(values[i]) for name, values in forecast.items()},
+        **{name: None if np.isnan(values[i]) else float(values[i]) for name, values in vars(forecast).items()},
+        deadlines=forecast.deadlines._asdict(),
         tenant=next((each for each in solved.tenants() if each.tenant == problem.tenants[i] != ""), None),
     )
 

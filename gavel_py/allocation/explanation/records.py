@@ -148,6 +148,9 @@ class Explanation:
         end_seconds: When it ends while the allocation stands, without new arrivals; None if unknown.
         cost_per_hour: Mean cost of its GPUs over time; None if unknown.
         cost_until_done: Cost until it ends; None if unknown.
+        deadline: Its deadline, in seconds from now; None for none.
+        late: Seconds after its deadline at which it ends, 0 if it meets it; None without a deadline or a known end.
+        deadlines: The number of deadlines of all jobs that are met, missed and unknown (`DeadlineCounts`).
         tenant: The promised and actual share of its tenant, as in an allocation; None without one.
         gpu_counts: {type: {number of GPUs: time fraction}} of an elastic job; absent in JSON for a fixed gang.
     """
@@ -179,6 +182,9 @@ class Explanation:
     end_seconds: float | None = None
     cost_per_hour: float | None = None
     cost_until_done: float | None = None
+    deadline: float | None = None
+    late: float | None = None
+    deadlines: dict[str, int] = field(default_factory=dict)
     tenant: TenantShare | None = None
     gpu_counts: dict[str, dict[str, float]] | None = None
 
