@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from gavel_py.io.records import Positive, check
 from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.cluster import Cluster
+from gavel_py.report.charts import Chart, Table
 from gavel_py.report.measures import clean, counted
-from gavel_py.report.timeline import NO_WORKFLOWS, RoundGrid, colours_of, grid_of, lanes_of, rounds_gantt
+from gavel_py.report.timeline import NO_WORKFLOWS, Gantt, RoundGrid, colours_of, grid_of, lanes_of, rounds_gantt
 from gavel_py.scheduling.delivery import DeliveryReport, TenantDelivery
 from gavel_py.scheduling.round import Round
 
@@ -52,6 +54,46 @@ def plot_rounds(
             assigned to two jobs in one round, and for an invalid `round_seconds`.
     """
     check_plot(path)
+    shown = _shown(rounds, cluster, round_seconds, delivery, policy, workflows, tenants)
+
+    from gavel_py.report.figures import figure_bytes
+    from gavel_py.report.timeline_drawing import rounds_figure
+
+    form, draw = FORMATS[Path(path).suffix.lower()], partial(rounds_figure, shown.gantt, shown.colours, shown.texts, shown.subtitle)
+    write_atomic(path, figure_bytes(draw, "rounds", form, shown.title))
+
+
+def rounds_svg(rounds: Iterable[Round], cluster: Cluster, *, round_seconds: float) -> str:
+    """Return the chart of consecutive rounds as an inline `<svg>` in colours of a page. Raises `InputError` as `plot_rounds`."""
+    shown = _shown(rounds, cluster, round_seconds)
+
+    from gavel_py.report.figures import figure_bytes
+    from gavel_py.report.run_report import embedded
+    from gavel_py.report.timeline_drawing import gantt_figure
+
+    draw = partial(gantt_figure, shown.gantt, shown.colours, shown.texts)
+    return embedded(figure_bytes(draw, "rounds", "svg"), Chart("rounds", shown.title, shown.subtitle, draw, Table((), ())))
+
+
+class _Shown(NamedTuple):
+    """What a chart of rounds shows; colours, texts: of each job, in bars and in the legend."""
+
+    title: str
+    subtitle: str
+    gantt: Gantt
+    colours: Mapping[str, str]
+    texts: Mapping[str, str]
+
+
+def _shown(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    round_seconds: float,
+    delivery: DeliveryReport | None = None,
+    policy: str | None = None,
+    workflows: Mapping[str, str] = NO_WORKFLOWS,
+    tenants: Mapping[str, str] = NO_TENANTS,
+) -> _Shown:
     check("plot of rounds", round_seconds=(round_seconds, Positive))
     lanes, rounds = lanes_of(cluster), list(rounds)
     grid = grid_of(rounds, lanes)
@@ -63,13 +105,7 @@ def plot_rounds(
     if not workflows and 2 <= len(set(of_tenants.values())) <= MAX_TENANTS:
         known = {} if delivery is None else delivery.tenants
         texts = {job_id: _tenant_text(tenant, known) for job_id, tenant in of_tenants.items()}
-    gantt, colours = rounds_gantt(rounds, lanes, float(round_seconds)), colours_of(grid, texts)
-
-    from gavel_py.report.figures import figure_bytes
-    from gavel_py.report.timeline_drawing import rounds_figure
-
-    form = FORMATS[Path(path).suffix.lower()]
-    write_atomic(path, figure_bytes(partial(rounds_figure, gantt, colours, texts, subtitle), "rounds", form, title))
+    return _Shown(title, subtitle, rounds_gantt(rounds, lanes, float(round_seconds)), colours_of(grid, texts), texts)
 
 
 def _tenant_text(name: str, known: Mapping[str, TenantDelivery]) -> str:

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gavel_py.errors import InputError, refuse, wrong_types
 from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
@@ -193,27 +194,35 @@ def page(
     failures: Table | None,
 ) -> str:
     """Return the HTML page. facts: labels that all runs share; count: number of runs; figures: {chart name: SVG element}."""
+    metrics = dict.fromkeys(column.metric for section in sections for each in section.summaries for column in each.columns)
+    return rendered(
+        "report.html",
+        title=clean(title),
+        facts=facts,
+        count=count,
+        sections=sections,
+        figures=figures,
+        failures=failures,
+        meanings=[(each.title, each.meaning.replace("`", "")) for each in map(metric_of, metrics) if each.meaning],
+        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
+        min_seeds=MIN_SEEDS,
+    )
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The Content-Security-Policy of a page: it loads nothing, and runs no script."""
+
+
+def rendered(template: str, *, policy: str = POLICY, **context: Any) -> str:
+    """Return a page from a template in the colours and styles of all reports; all texts are escaped but SVG elements."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("gavel_py.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    metrics = dict.fromkeys(column.metric for section in sections for each in section.summaries for column in each.columns)
-    environment.filters |= {"breakable": breakable, "prose": prose}
-    return environment.get_template("report.html").render(
-        title=clean(title),
-        facts=facts,
-        count=count,
-        sections=sections,
-        figures={name: Markup(svg) for name, svg in figures.items()},  # noqa: S704  escaped by ElementTree
-        failures=failures,
-        meanings=[(each.title, each.meaning.replace("`", "")) for each in map(metric_of, metrics) if each.meaning],
-        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
-        min_seeds=MIN_SEEDS,
-        light=LIGHT,
-        dark=DARK,
-    )
+    environment.filters |= {"breakable": breakable, "prose": prose, "as_is": Markup}
+    return environment.get_template(template).render(policy=policy, light=LIGHT, dark=DARK, **context)
 
 
 def breakable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 `session` applies events and survives a kill; `log` has them on disk; `events` says what an event is, `schemas` the same as JSON
 schemas. `server` serves a session over HTTP: `http` has the routes and limits, `reader` the answers, `metrics` what Prometheus
-reads. FastAPI is imported only when a session is served.
+reads, `page` what people see. FastAPI is imported only when a session is served.
 """
 
 from gavel_py.service.schemas import json_schema

@@ -164,8 +164,8 @@ class RoundEvent(Event):
 
     def apply(self, scheduler: RoundScheduler) -> dict[str, Any]:
         decided = scheduler.next_round(self.now_seconds)
-        changes = round_changes(decided)
-        return changes | {"assignments": decided.to_dict()["assignments"]} if self.table else changes
+        table = {"assignments": decided.to_dict()["assignments"]} if self.table else {}
+        return round_changes(decided) | table | {DECIDED: decided}
 
 
 def round_changes(decided: Round) -> dict[str, Any]:
@@ -175,6 +175,9 @@ def round_changes(decided: Round) -> dict[str, Any]:
     changed |= {"starts": changed.pop("assignments"), "stops": changed.pop("preempted"), "kept": len(decided.kept)}
     return {name: value for name, value in changed.items() if name != "started"}
 
+
+DECIDED = "decided"
+"""Key of the `Round` in what the event of a round returns; it is kept for pictures, and no part of the answer."""
 
 RECORDS: Mapping[str, type[Event]] = {
     kind: record

@@ -33,6 +33,7 @@ from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.service.events import fault_documents, named_policy, read_lines, strict_json
 from gavel_py.service.metrics import ServiceMetrics
+from gavel_py.service.page import Page, cookie_of, token_in
 from gavel_py.service.reader import SessionReader
 from gavel_py.service.schemas import json_schema
 from gavel_py.service.session import Session
@@ -134,7 +135,7 @@ class Writer:
     """The thread that applies events: all that wait at a time together, with one sync of the disk for them."""
 
     def __init__(self, session: Session, metrics: ServiceMetrics, most: int) -> None:
-        self.session, self.metrics, self.changed = session, metrics, asyncio.Event()
+        self.session, self.metrics, self.changed, self.is_ending = session, metrics, asyncio.Event(), False
         self._queue: queue.Queue[tuple[list[Any], asyncio.Future[Any]] | None] = queue.Queue(most)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="gavel-events", daemon=True)
@@ -148,6 +149,11 @@ class Writer:
         except queue.Full:
             raise ProblemError(429, "too many requests wait; send it again later", retry_after=1) from None
         return await future
+
+    def release(self) -> None:
+        """Answer those who wait for events, since the service ends. Call it in the loop."""
+        self.is_ending = True
+        self.changed.set()
 
     def stop(self) -> None:
         """Apply what waits, and end the thread."""
@@ -211,8 +217,11 @@ class Guard:
         host = re.sub(r":\d*$", "", headers.get("host", "").lower())
         if host not in self.hosts and not _is_address(host):  # a page elsewhere whose name has got the address of this service
             raise ProblemError(421, "the Host of the request is not one of this service")
-        if self.tokens and scope["path"] != "/healthz":
-            self._check_token(headers.get("authorization", ""), scope["method"])
+        role = scope["role"] = self._role(scope, headers)
+        if role is None and scope["path"] not in ("/", "/healthz"):
+            raise ProblemError(401, "the request needs a token", www_authenticate="Bearer")
+        if role == READ and scope["method"] != "GET":
+            raise ProblemError(403, "this token may only read")
         if scope["method"] == "POST":
             length = headers.get("content-length", "")
             if not length.isdigit() or "transfer-encoding" in headers:  # which would count instead
@@ -222,13 +231,14 @@ class Guard:
             if headers.get("content-type", "").partition(";")[0].strip() not in (JSON, LINES):  # as forms of browsers have
                 raise ProblemError(415, f"the Content-Type must be {JSON} or {LINES}")
 
-    def _check_token(self, given: str, method: str) -> None:
-        """Raise `ProblemError` unless a token allows the method; the time does not tell how much of a token is right."""
+    def _role(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+        """Return what the caller may do, None without a token; the time does not tell how much of a token is right."""
+        if not self.tokens:
+            return WRITE
+        sent, kept = headers.get("authorization", ""), token_in(scope["server"][1], headers.get("cookie", ""))
+        given = sent or f"Bearer {kept}"
         roles = [role for token, role in self.tokens.items() if compare_digest(given.encode(), f"Bearer {token}".encode())]
-        if not roles:
-            raise ProblemError(401, "the request needs a token", www_authenticate="Bearer")
-        if method != "GET" and WRITE not in roles:
-            raise ProblemError(403, "this token may only read")
+        return next((role for role in roles if sent or role == READ), None)
 
 
 def _is_address(host: str) -> bool:
@@ -244,7 +254,7 @@ class Routes:
 
     def __init__(self, session: Session, limits: Limits) -> None:
         self.session, self.limits, self.reader = session, limits, SessionReader(session)
-        self.metrics = ServiceMetrics(self.reader)
+        self.metrics, self.page = ServiceMetrics(self.reader), Page(session, self.reader)
         self.writer: Writer | None = None
         self._followers, self._solving = 0, threading.Semaphore()
 
@@ -254,8 +264,8 @@ class Routes:
 
     def stop(self) -> None:
         """Apply what waits, and end."""
-        if self.writer is not None:
-            self.writer.stop()
+        assert self.writer is not None  # noqa: S101
+        self.writer.stop()
 
     async def post_events(self, request: Request) -> Response:
         """Apply events, a list or one a line, in order; the status is that of the event if there is only one."""
@@ -293,7 +303,7 @@ class Routes:
 
     async def _until_after(self, version: int) -> None:
         assert self.writer is not None  # noqa: S101
-        while self.session.version <= version:
+        while self.session.version <= version and not self.writer.is_ending:
             await self.writer.changed.wait()
 
     async def solve(self, request: Request) -> Response:
@@ -358,6 +368,18 @@ class Routes:
         """Return that the service answers."""
         return Response('{"ok": true}', media_type=JSON)
 
+    async def get_page(self, request: Request) -> Response:
+        """Return the page for people, without data if the caller has no token."""
+        text, headers = await run_in_threadpool(self.page.html, is_open=request.scope["role"] is not None)
+        return Response(text, headers=headers, media_type="text/html")
+
+    async def get_cookie(self, request: Request) -> Response:
+        """Return a cookie with the token of the request, which may only read."""
+        if request.scope["role"] != READ:
+            raise ProblemError(403, "the page takes a token that may only read, and this one may write")
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return Response(status_code=204, headers={"set-cookie": cookie_of(request.scope["server"][1], token)})
+
     async def get_metrics(self) -> Response:
         """Return the metrics of Prometheus."""
         return Response(await run_in_threadpool(self.metrics.text), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -377,6 +399,8 @@ def application(session: Session, hosts: Sequence[str], tokens: Mapping[str, str
         ("GET", "/metrics", routes.get_metrics, "metrics of Prometheus"),
         ("GET", "/healthz", routes.health, "whether the service answers"),
     ]
+    for path, route in (("/", routes.get_page), ("/cookie", routes.get_cookie)):
+        app.add_api_route(path, route, include_in_schema=False, response_class=Response)
     for method, path, route, summary in table:
         app.add_api_route(path, route, methods=[method], summary=summary, response_class=Response)
     app.add_api_route("/openapi.json", lambda: Response(openapi(app), media_type=JSON), include_in_schema=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from gavel_py.allocation.result import Allocation
 from gavel_py.allocation.solver import solve
@@ -14,6 +14,14 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import NodeState
 from gavel_py.scheduling.options import AllocationOptions
 from gavel_py.service.session import Session
+
+if TYPE_CHECKING:
+    from gavel_py.report.allocation_page import AllocationView
+
+HAD_ALL, NEXT_ROUND = "it has had what it was promised", "the next round decides on it"
+"""Why a job waits for which the last round has no other reason."""
+
+NOT_DRAWN = "Rounds are not drawn, since the cluster is too large."
 
 P = ParamSpec("P")
 
@@ -103,6 +111,42 @@ class SessionReader:
             for name in dict.fromkeys([*entitled, *delivered])
         ]
         return {"version": self._session.version, "tenants": found}
+
+    def view(self, rounds: str) -> AllocationView:
+        """Return what the page shows of the session. rounds: their chart."""
+        from gavel_py.report.allocation_page import AllocationView, TenantParts, TypeUse, WaitingJob, due_jobs
+
+        with self._session.unchanged():
+            scheduler, last, state = self._session.scheduler, self._session.last_round, self.measured()
+            allocation, running, reasons = self._proven_allocation(), scheduler.running, {} if last is None else last["excluded"]
+            promised = set(allocation.job_ids) if allocation is not None and self._session.rounds else set()
+            waiting = [
+                WaitingJob(
+                    job.job_id,
+                    job.tenant,
+                    job.num_gpus,
+                    reasons.get(job.job_id) or scheduler.wait_of(job.job_id) or (HAD_ALL if job.job_id in promised else NEXT_ROUND),
+                )
+                for job in scheduler.jobs
+                if job.job_id not in running
+            ]
+            waiting += [
+                WaitingJob(job_id, "", None, f"it waits for {', '.join(which)}") for job_id, which in scheduler.blocked.items()
+            ]
+            sizes = zip(scheduler.cluster.capacities.tolist(), state["gpus"].items(), strict=True)
+            counts = ", ".join(f"{number:,} {name}" for name, number in state["jobs"].items())
+            when = "no round yet" if last is None else f"round {last['index']} from {last['start_seconds']:,.10g} s on"
+            return AllocationView(
+                title=f"gavel: {self._session.folder.name}",
+                facts=[f"Policy {scheduler.policy.label}; {when}; jobs: {counts}."]
+                + [NOT_DRAWN] * (not rounds and bool(self._session.rounds)),
+                tenants=[TenantParts(*each.values()) for each in self.tenants()["tenants"]],
+                types=[TypeUse(name, gpus, held, free) for gpus, (name, (held, free)) in sizes],
+                waiting=waiting,
+                due=[] if allocation is None else due_jobs(allocation),
+                rounds=rounds,
+                version=state["version"],
+            )
 
     @_of_one_version
     def measured(self) -> dict[str, Any]:

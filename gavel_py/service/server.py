@@ -87,7 +87,13 @@ SETTINGS: Mapping[str, Any] = {
 
 async def _serve(server: Any, listener: socket.socket, routes: Routes, ready: Callable[[Callable[[], None]], None]) -> None:
     """Answer requests until a signal, or a call of what `ready` is given."""
-    loop, stop = asyncio.get_running_loop(), partial(setattr, server, "should_exit", True)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        if routes.writer is not None:
+            loop.call_soon_threadsafe(routes.writer.release)
+
     with suppress(RuntimeError, ValueError):  # in another thread than the main one, which has the signals
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)

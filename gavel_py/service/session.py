@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from base64 import b64decode, b64encode
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from gavel_py.io.records import without_collection
 from gavel_py.io.snapshots import SnapshotFormat, damage_as_fault
 from gavel_py.problem.profile import Profile
 from gavel_py.problem.workflows import has_dependencies
-from gavel_py.scheduling import RoundScheduler
+from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.scheduling.nodes import cluster_to_dict
-from gavel_py.service.events import Event, RoundEvent, SubmitEvent, event_of, fault_documents, read_lines
+from gavel_py.service.events import DECIDED, Event, RoundEvent, SubmitEvent, event_of, fault_documents, read_lines
 from gavel_py.service.log import LARGEST_FILE, SessionLog, claim_folder, file_name
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,9 @@ MAX_ROUNDS_REPLAYED, MAX_EVENTS_REPLAYED = 5, 20_000
 
 KEPT_IDS = 100_000
 """Number of the latest events whose ids are known: one of them that comes again is answered, and not applied again."""
+
+KEPT_ROUNDS = 20
+"""Number of the latest rounds that are kept in memory for pictures."""
 
 DIGEST_BYTES = 12
 
@@ -77,6 +80,7 @@ class Session(Synchronized):
         version: Number of events applied so far, which names the state.
         scheduler: The scheduler. It must be changed by events only.
         last_round: The answer of the last round, None before the first.
+        rounds: The latest rounds, at most 20; after a start, only those that were played again.
 
     Raises:
         InputError: The folder is new and `create` is missing, the folder is in use or may be read by others, or its files are
@@ -98,10 +102,11 @@ class Session(Synchronized):
 
     scheduler: RoundScheduler
     version: int
+    rounds: deque[Round]
     _digest: str
     _known: OrderedDict[str, tuple[bytes, int]]
     _unwritten: list[bytes]
-    _rounds_since: int
+    _since: tuple[int, int]  # events and rounds since the snapshot
 
     def __init__(self, folder: str | Path, profile: Profile, create: Callable[[], RoundScheduler] | None = None) -> None:
         self.folder, self._profile = Path(folder), profile
@@ -258,10 +263,13 @@ class Session(Synchronized):
         """Record an event that was applied."""
         self.version += 1
         if isinstance(event, RoundEvent):
+            self.rounds.append(result.pop(DECIDED))
             changes = {name: value for name, value in result.items() if name != "assignments"}
             # Of the whole history: rounds with equal digests follow from equal ones.
             self._digest = result["digest"] = _digest(self._digest + json.dumps(changes, sort_keys=True)).hex()
-            self.last_round, self._rounds_since = changes | {"digest": self._digest}, self._rounds_since + 1
+            self.last_round = changes | {"digest": self._digest}
+        events, rounds = self._since
+        self._since = events + 1, rounds + isinstance(event, RoundEvent)
         if len(self._known) >= KEPT_IDS:
             self._known.popitem(last=False)
         self._known[event.id] = (_digest(text), self.version)
@@ -293,8 +301,8 @@ class Session(Synchronized):
     @synchronized
     def checkpoint(self, *, always: bool = False) -> None:
         """Write a snapshot if one is due, or if anything has changed and `always` is true; a failure is logged, and tried again."""
-        changes = self.version - self._snapshot_version
-        if self._is_whole and changes and (always or changes > MAX_EVENTS_REPLAYED or self._rounds_since >= MAX_ROUNDS_REPLAYED):
+        events, rounds = self._since
+        if self._is_whole and events and (always or events > MAX_EVENTS_REPLAYED or rounds >= MAX_ROUNDS_REPLAYED):
             try:
                 self._write_snapshot()
             except InputError as error:
@@ -316,7 +324,7 @@ class Session(Synchronized):
             "scheduler": self.scheduler.to_dict(),
         }
         SNAPSHOT.write(self._snapshot_file, document)
-        self._snapshot_version, self._rounds_since = self.version, 0
+        self._since = 0, 0
         if is_full:
             self._log.open(log[0])
 
@@ -340,8 +348,7 @@ class Session(Synchronized):
     ) -> None:
         self.scheduler, self.version, self._digest = scheduler, version, digest
         self.last_round, self._known = last, known
-        self._snapshot_version, self._rounds_since = version, 0
-        self._unwritten = []
+        self.rounds, self._since, self._unwritten = deque[Round](maxlen=KEPT_ROUNDS), (0, 0), []
 
     def _restore(self) -> None:
         """Restore the state from the disk: the latest snapshot, and the events after it."""

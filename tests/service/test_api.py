@@ -207,6 +207,25 @@ def test_events_can_be_waited_for(folder: Path) -> None:
         assert json.loads(found[0])["event"] == submit(0)
 
 
+def test_who_waits_for_events_is_answered_at_the_end(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found: list[Any] = []
+    with opened(folder) as session, serving(session, limits=Limits(followers=1)) as client:
+        wait = client_of(client.place)
+
+        def follow() -> None:
+            while (answer := wait("GET", "/v1/events?after=0&wait=60"))[0] == 429:  # while the other one asks
+                time.sleep(0.01)
+            found.append(answer)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        while client("GET", "/v1/events?after=0&wait=0.001")[0] != 429:  # until the other one waits
+            time.sleep(0.02)
+    thread.join(60)
+    assert found == [(200, "")]
+    assert not caplog.records
+
+
 def test_problems_are_solved_beside_the_session(folder: Path) -> None:
     jobs = [submit(n)["job"] for n in range(3)]
     with opened(folder) as session, serving(session) as client:
