@@ -34,6 +34,9 @@ PLAIN = {
     "Part": "float",
     "Port": "int",
     "Positive": "float",
+    "Seconds": "float",
+    "SecondsAboveZero": "float",
+    "SecondsFromZero": "float",
     "Text": "str",
 }
 """{type of a field with its rule: the type that a caller passes}."""

@@ -87,6 +87,7 @@ from gavel_py.integrations.slurm import slurm_run as slurm_run
 from gavel_py.integrations.slurm import slurm_service as slurm_service
 from gavel_py.integrations.slurm import slurm_uninstall as slurm_uninstall
 from gavel_py.io.tabular import Column as Column
+from gavel_py.io.times import seconds_in as seconds_in
 from gavel_py.optimization.checking.certificates import Proof as Proof
 from gavel_py.optimization.checking.time_shares import CountTimes as CountTimes
 from gavel_py.optimization.checking.time_shares import Pairs as Pairs

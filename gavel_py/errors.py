@@ -38,6 +38,9 @@ __all__ = [
 
 SHOWN_FAULTS = 20
 
+MANY = 4
+"""Faults of one field and kind are one line each, up to this number; the first of more of them has their count."""
+
 MIN_START = 3
 """Number of characters from which the beginning of a name suggests the whole name."""
 
@@ -91,7 +94,7 @@ class InputError(GavelError, ValueError):
         *faults: All faults found, or plain texts, which become faults without place and field.
 
     Attributes:
-        faults: The faults, in order. The message shows the first 20.
+        faults: The faults, in order. The message counts more than 4 alike of one field, and shows the first 20.
     """
 
     def __init__(self, *faults: Fault | str) -> None:
@@ -103,9 +106,15 @@ class InputError(GavelError, ValueError):
         return type(self).__new__, (type(self), *self.args), vars(self)
 
     def __str__(self) -> str:
-        lines = [str(fault) for fault in self.faults[:SHOWN_FAULTS]]
-        if len(self.faults) > SHOWN_FAULTS:
-            lines.append(f"... and {len(self.faults) - SHOWN_FAULTS} more faults of this kind")
+        kinds = [(fault.field, fault.problem.partition(", found ")[0]) if fault.field else fault for fault in self.faults]
+        alike = {kind: faults for kind, faults in grouped(zip(kinds, self.faults, strict=True)).items() if len(faults) > MANY}
+        lines = []
+        for kind, fault in zip(kinds, self.faults, strict=True):
+            same = alike.get(kind, [fault])
+            more = f"; so in {len(same) - 1:,} more, the last {same[-1].where}" if len(same) > 1 else ""
+            lines += [f"{fault}{more}"] if fault is same[0] else []
+        if len(lines) > SHOWN_FAULTS:
+            lines[SHOWN_FAULTS:] = [f"... and {len(lines) - SHOWN_FAULTS} more faults of this kind"]
         return "\n".join(lines)
 
     @classmethod
@@ -124,6 +133,14 @@ class InputError(GavelError, ValueError):
 
 class UnknownNameError(InputError, LookupError):
     """A name of a policy, option, profile, accelerator type, job or the like does not exist."""
+
+
+def grouped(pairs: Iterable[tuple[Any, Fault]]) -> dict[Any, list[Fault]]:
+    """Return {kind: its faults}, in order."""
+    found: dict[Any, list[Fault]] = {}
+    for kind, fault in pairs:
+        found.setdefault(kind, []).append(fault)
+    return found
 
 
 def faults_among(where: str, *cases: tuple[object, str, str]) -> list[Fault]:

@@ -46,6 +46,18 @@ class TestInputError:
     def test_shows_twenty_faults_without_a_remark(self) -> None:
         assert str(gp.InputError(*(gp.Fault(f"job {i}", "", "is wrong") for i in range(20)))).splitlines()[-1] == "job 19: is wrong"
 
+    def test_more_than_four_faults_alike_of_a_field_are_one_line_with_a_count(self) -> None:
+        wrong = [gp.Fault(f"line {n}", "weight", f"must be a number, found 'x{n}'") for n in range(2, 40)]
+        others = [gp.Fault("line 3", "weight", "must be greater than 0, found '0'"), gp.Fault("line 4", "num_gpus", "is required")]
+        error = gp.InputError(*wrong[:20], *others, *wrong[20:])
+        assert str(error).splitlines() == [
+            "line 2, field weight: must be a number, found 'x2'; so in 37 more, the last line 39",
+            "line 3, field weight: must be greater than 0, found '0'",
+            "line 4, field num_gpus: is required",
+        ]
+        assert len(error.faults) == 40, "none is lost"
+        assert len(str(gp.InputError(*wrong[:4])).splitlines()) == 4
+
     def test_raise_any_is_quiet_without_faults(self) -> None:
         gp.InputError.raise_any([])
 

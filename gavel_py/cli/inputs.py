@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -57,7 +58,27 @@ FILE, INPUT, INPUT_OR_TEXT, TRACE = OutputFile(), InputFile(), InputFile(as_text
 """Parameter types: a file to write; a file to read, a file or other text, and a trace, whose format is recognised by content."""
 
 PROFILE: Mapping[str, Any] = {"type": INPUT_OR_TEXT, "metavar": "NAME|FILE[+...]"}
-SECONDS = click.FloatRange(0, 10**9, min_open=True)
+
+
+class Duration(click.FloatRange):
+    """The type of a parameter in seconds, which may be a duration such as 2d4h."""
+
+    name = "number of seconds, or duration such as 2d4h"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = gp.seconds_in(value) if isinstance(value, str) else None
+        return super().convert(value if seconds is None else seconds, param, ctx)
+
+
+def date(text: str) -> datetime:
+    """Return the date of an option, in the time zone of this machine if it names none."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a date such as 2026-12-01T08:00+01:00") from None
+
+
+SECONDS = Duration(0, 10**9, min_open=True)
 SEED: Mapping[str, Any] = {"type": click.IntRange(min=0), "default": 0, "show_default": True, "metavar": "N"}
 STORE: Mapping[str, Any] = {
     "type": INPUT_OR_TEXT,
@@ -118,8 +139,9 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 def declared_option(command: str, name: str) -> dict[str, Any]:
     """Return the settings of an option of the command line from the declaration of its field."""
     own = {"Directory": DIRECTORY, "File": FILE}
+    kinds = {**vars(click)} | ({"FloatRange": Duration} if name.endswith("_seconds") else {})
     return {
-        key: value if key != "type" else own.get(value[0]) or getattr(click, value[0])(**value[1])
+        key: value if key != "type" else own.get(value[0]) or kinds[value[0]](**value[1])
         for key, value in DECLARED[command][name]["option"].items()
     }
 
@@ -367,6 +389,9 @@ class Problem(Common):
 
     jobs_file: Path = argument("JOBS", type=INPUT)
     ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
+    now: datetime | None = option(
+        "Input", type=date, metavar="TIME", help="When `deadline` of jobs counts from, as 2026-12-01T08:00+01:00 [the clock]."
+    )
     given_options: dict[str, Any] = declared_options("problem")
 
 
@@ -416,7 +441,7 @@ class Inputs:
 def load(request: ProblemOptions) -> Inputs:
     """Read jobs, cluster and profile. Raises one `InputError` with the faults of all three."""
     with unless_swapped(request.jobs_file, request.cluster), together() as attempt:
-        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns)))
+        jobs = attempt(lambda: gp.JobSet.from_file(request.jobs_file, ignore=ignored(request.ignore_columns), now=request.now))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
     remember_jobs(jobs)

@@ -45,7 +45,7 @@ class SolveOptions(inputs.ProblemOptions):
     time_limit_seconds: float | None = inputs.option(
         "Policy",
         "--time-limit",
-        type=click.FloatRange(min=0, min_open=True),
+        type=inputs.Duration(min=0, min_open=True),
         metavar="S",
         help="Stop after this time with the best allocation known, and state how far from optimal it may be [no limit].",
     )

@@ -22,7 +22,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import INTERRUPTED, estimates, inputs
 from gavel_py.cli.files import InputFile, claim_file
-from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, argument, main_option, option, warnings_shown
+from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, Duration, argument, main_option, option, warnings_shown
 from gavel_py.cli.output import counted, metric_row, progress_bar, time_text, unused_text
 from gavel_py.cli.simulate.files import CellType, write_tenants_file
 from gavel_py.cli.simulate.options import MEASURE_JOBS
@@ -227,7 +227,9 @@ class SweepOptions:
         "Input", "--cluster", "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster, as for gavel simulate; repeatable."
     )
     seeds: tuple[range, ...] = main_option("Input", "--seed", type=_seeds, metavar="N|N-M", help="Seeds of all random choices [0].")
-    round_seconds: tuple[float, ...] = option("Rounds", type=POSITIVE, metavar="S", help="Length of rounds; repeatable [360].")
+    round_seconds: tuple[float, ...] = option(
+        "Rounds", type=Duration(0, min_open=True), metavar="S", help="Length of rounds; repeatable [360]."
+    )
     profile: str | None = main_option("Input", **inputs.PROFILE, help="Profile of speeds by job type [gavel-osdi20].")
     estimate: str | None = option("Input", **estimates.ESTIMATE)
     confidence: estimates.Confidence = option("Input", **estimates.CONFIDENCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from numbers import Integral, Real
@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest, shown, wrong_types
+from gavel_py.io.times import with_seconds
 
 CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
 """Control characters and line breaks, which would garble tables, messages and files."""
@@ -128,6 +129,9 @@ Part = Annotated[Finite, Field(ge=0, le=1)]
 Share = Annotated[Finite, Field(gt=0, le=1)]
 ProperPart = Annotated[Finite, Field(gt=0, lt=1)]
 Multiple = Annotated[Finite, Field(ge=1)]
+Seconds = Annotated[Finite, BeforeValidator(with_seconds)]
+SecondsFromZero = Annotated[Seconds, Field(ge=0)]
+SecondsAboveZero = Annotated[Seconds, Field(gt=0)]
 Count = Annotated[Integer, Field(ge=1)]
 Port = Annotated[Integer, Field(ge=1, le=65_535)]
 Natural = Annotated[Integer, Field(ge=0)]
@@ -321,8 +325,13 @@ def without_collection() -> Iterator[None]:
 RecordType = TypeVar("RecordType", bound=Record)
 
 
-def check_records(model: type[RecordType], rows: Iterable[tuple[str, Any]]) -> list[RecordType]:
-    """Return one `model` per (where, fields) row, or raise `InputError` with the faults of all rows."""
+def check_records(
+    model: type[RecordType], rows: Iterable[tuple[str, Any]], read: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> list[RecordType]:
+    """Return one `model` per (where, fields) row, or raise `InputError` with the faults of all rows.
+
+    read: converts fields that are written in another form than those of the record.
+    """
     records: list[RecordType] = []
     faults: list[Fault] = []
     for where, fields in rows:
@@ -330,7 +339,7 @@ def check_records(model: type[RecordType], rows: Iterable[tuple[str, Any]]) -> l
             faults += wrong
             continue
         try:
-            records.append(model(**{str(name): value for name, value in fields.items()}).placed(where))
+            records.append(model(**read({str(name): value for name, value in fields.items()})).placed(where))
         except InputError as error:
             faults += [Fault(f"{where} ({f.where})", f.field, f.problem) for f in error.faults]
     InputError.raise_any(faults)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from gavel_py.errors import Fault, InputError, check_together
+from gavel_py.errors import Fault, InputError, check_together, refuse
 from gavel_py.io.records import (
     MAX_COUNT,
     Finite,
@@ -21,9 +22,13 @@ from gavel_py.io.records import (
     NotNegative,
     Positive,
     Record,
+    Seconds,
+    SecondsAboveZero,
+    SecondsFromZero,
     Text,
     Whole,
 )
+from gavel_py.io.times import seconds_until
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.columns import Fixed, Gang, Host, Number, Size, Use, fields_for, fixed_fields
 from gavel_py.problem.dependencies import Condition, dependency_of
@@ -59,6 +64,7 @@ class Job(Record):
         duration_accelerator: The type on which `duration_seconds` was measured.
         arrival_seconds: Time of arrival, on the clock of the cluster. It orders jobs; all jobs of a file count as present.
         deadline_seconds: Absolute deadline, on the clock of the cluster, for `min_lateness` and the constraint `deadline`.
+            Files may have it as `deadline`, from now: a duration, or a date (docs/file-formats.md#jobs).
         deadline_factor: The same as time from arrival, as a multiple of the job's duration on its fastest type.
         tenant: Tenant to which the job belongs, empty for none; read by `hierarchical` and by quotas.
         allowed_accelerators: Types on which the job may run, None for all.
@@ -87,8 +93,8 @@ class Job(Record):
     priority: Number[Finite] = 0.0
     total_steps: Number[Positive | None] = None
     steps_done: Annotated[NotNegative, Use.NUMBER, Fixed("is set by `report`")] = 0.0
-    arrival_seconds: Annotated[Finite, Use.NUMBER, Fixed("has happened")] = 0.0
-    deadline_seconds: Number[Finite | None] = None
+    arrival_seconds: Annotated[Seconds, Use.NUMBER, Fixed("has happened")] = 0.0
+    deadline_seconds: Number[Seconds | None] = None
     deadline_factor: Positive | None = None
     tenant: Text = ""
     allowed_accelerators: Gang[tuple[Name, ...] | None] = None
@@ -98,9 +104,9 @@ class Job(Record):
     cpus_per_gpu: Host[NotNegative] = 0.0
     memory_gb_per_gpu: Host[NotNegative] = 0.0
     gpu_memory_gb: Gang[Positive | None] = None
-    duration_seconds: Positive | None = None
+    duration_seconds: SecondsAboveZero | None = None
     duration_accelerator: Name | None = None
-    restart_seconds: Number[NotNegative | None] = None
+    restart_seconds: Number[SecondsFromZero | None] = None
     max_retries: Annotated[Integer, Field(ge=0, le=MAX_COUNT)] = DEFAULT_RETRIES
     depends_on: Annotated[tuple[Name, ...], SETTLED] = ()
     workflow: Annotated[Text, SETTLED] = ""
@@ -221,6 +227,28 @@ class Job(Record):
     def split(self) -> int:
         """How its GPUs are divided over nodes: `ANY_SPLIT`, `EVEN_SPLIT`, or the number on each."""
         return self.gpus_per_node or (EVEN_SPLIT if self.even_split else ANY_SPLIT)
+
+
+def read_deadline(fields: dict[str, Any], now: datetime | None = None) -> dict[str, Any]:
+    """Return fields of a job in a file with `deadline`, a time from now, as `deadline_seconds`; time 0 of the clock is now.
+
+    Args:
+        fields: {name: value}.
+        now: What dates count from, by default the present.
+
+    Raises:
+        InputError: `deadline` is no such time, or has passed, or there is another deadline.
+    """
+    if "deadline" not in fields:
+        return fields
+    where = f"job {fields['job_id']!r}" if "job_id" in fields else "job"
+    others = [name for name in ("deadline_seconds", "deadline_factor") if name in fields]
+    refuse(where, (others, "", f"deadline and {' and '.join(others)} are both given; give only one"))
+    value = fields.pop("deadline")
+    try:
+        return fields | {"deadline_seconds": seconds_until(value, now)}
+    except ValueError as error:
+        raise InputError(Fault(where, "deadline", str(error))) from None
 
 
 def check_counts(counts: Sequence[int] | None, least: int | None, most: int | None, fixed: int | float | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -15,7 +16,7 @@ from gavel_py.errors import Fault, InputError, refuse, together, wrong_types
 from gavel_py.io import names, reading
 from gavel_py.io.records import PlainName, check_records, is_absent, repeated
 from gavel_py.io.tabular import Tabular, array_of
-from gavel_py.problem.job import Job, with_values
+from gavel_py.problem.job import Job, read_deadline, with_values
 from gavel_py.problem.workflows import WorkflowGraph, check_parents, has_dependencies
 
 if TYPE_CHECKING:
@@ -72,12 +73,13 @@ class JobSet(Sequence[Job], Tabular):
         return f"JobSet({len(self)} jobs)"
 
     @classmethod
-    def from_file(cls, path: str | Path, *, ignore: Collection[str] = ()) -> JobSet:
+    def from_file(cls, path: str | Path, *, ignore: Collection[str] = (), now: datetime | None = None) -> JobSet:
         """Read jobs from a file.
 
         Args:
             path: A .csv, .json, .jsonl (.ndjson) file or a Gavel .trace; the suffix gives the format.
             ignore: Columns (CSV) or keys (JSON) to ignore, which would be unknown otherwise; none of them is a field of a job.
+            now: When `deadline` counts from, by default the present.
 
         Raises:
             InputError: All faults of the file, each with its place; or a name in `ignore` is a field of a job.
@@ -90,7 +92,7 @@ class JobSet(Sequence[Job], Tabular):
             ".ndjson": reading.json_lines,
             ".trace": _gavel_rows,
         }
-        return cls._from_rows(readers[reading.suffix_of(path, readers)](path), ignore)
+        return cls._from_rows(readers[reading.suffix_of(path, readers)](path), ignore, now)
 
     @classmethod
     def from_csv(cls, path: str | Path) -> JobSet:
@@ -185,7 +187,7 @@ class JobSet(Sequence[Job], Tabular):
         }
 
     @classmethod
-    def _from_rows(cls, rows: Iterable[tuple[str, Any]], ignore: Collection[str] = ()) -> JobSet:
+    def _from_rows(cls, rows: Iterable[tuple[str, Any]], ignore: Collection[str] = (), now: datetime | None = None) -> JobSet:
         placed = []
         for where, row in rows:
             if isinstance(row, Mapping):  # null in JSON means the default, as an empty cell does in CSV
@@ -195,7 +197,7 @@ class JobSet(Sequence[Job], Tabular):
         ids = [(where, str(row["job_id"]).strip()) for where, row in placed if isinstance(row, Mapping) and "job_id" in row]
         with together() as attempt:
             attempt(lambda: InputError.raise_any(repeated("job", "job_id", ids)))
-            jobs = attempt(lambda: check_records(Job, placed))
+            jobs = attempt(lambda: check_records(Job, placed, partial(read_deadline, now=now or datetime.now().astimezone())))
         with together() as attempt:
             found: JobSet = attempt(lambda: cls(jobs))
             attempt(lambda: check_parents(jobs))

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, SkipValidation
 
 from gavel_py.errors import refuse
-from gavel_py.io.records import Flag, Multiple, NotNegative, Options, Positive
+from gavel_py.io.records import Flag, Multiple, Options, SecondsAboveZero, SecondsFromZero
 from gavel_py.problem.arrays import Floats
 from gavel_py.scheduling.mechanism.demand import Mechanism
 
@@ -87,30 +87,32 @@ class SchedulerOptions(AllocationOptions):
 
     label: ClassVar[str] = "round scheduler"
 
-    round_seconds: Positive = option(360.0, "Length of a round.", commands=("problem", "solve", "rounds", "simulate", "slurm"))
-    restart_seconds: NotNegative = option(
+    round_seconds: SecondsAboveZero = option(
+        360.0, "Length of a round.", commands=("problem", "solve", "rounds", "simulate", "slurm")
+    )
+    restart_seconds: SecondsFromZero = option(
         0.0,
         "Time that a job loses when it starts. It is the cost of a restart, for jobs without `Job.restart_seconds`.",
         commands=("simulate", "slurm"),
     )
-    min_run_seconds: NotNegative = option(
+    min_run_seconds: SecondsFromZero = option(
         0.0,
         "Time that a job runs before it may be preempted. Gangs that lose their GPUs, or may no longer run there, are exceptions.",
         commands=("simulate", "slurm"),
     )
-    solve_seconds: NotNegative = option(
+    solve_seconds: SecondsFromZero = option(
         0.0,
         "Minimum time between two allocations while only jobs change. Jobs that arrive in between run on GPUs left over, as in "
         "Gavel's published simulator (OSDI 2020).",
         commands=("simulate", "slurm"),
     )
-    time_limit_seconds: Positive | None = option(
+    time_limit_seconds: SecondsAboveZero | None = option(
         None,
         "Time limit of a solve. After a solve that reaches it, the current allocation is kept and the next round tries again "
         "(`Round.notes`).",
         commands=(),
     )
-    retry_seconds: NotNegative = option(
+    retry_seconds: SecondsFromZero = option(
         0.0,
         "Time before a failed job is tried again, doubled each time. This back-off is an hour at most, 0 for none. A job avoids "
         "the nodes on which it failed, if others can hold it.",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, get_args
 from pydantic import ConfigDict, Field, PlainValidator
 
 from gavel_py.errors import Fault, GavelError, InputError, check_known, refuse, shown, together
-from gavel_py.io.records import Finite, NotNegative, PlainName, Record
+from gavel_py.io.records import NotNegative, PlainName, Record, Seconds
 from gavel_py.policies import Policy, policy_names, resolve_policy
 from gavel_py.problem.job import Job
 from gavel_py.scheduling import Round, RoundScheduler
@@ -98,7 +98,7 @@ class FailureEvent(Event):
 
     event: Literal["job_failed", "interrupted"]
     job_id: PlainName
-    now_seconds: Finite | None = None
+    now_seconds: Seconds | None = None
 
     def apply(self, scheduler: RoundScheduler) -> dict[str, Any]:
         if self.event == "job_failed":
@@ -159,7 +159,7 @@ class RoundEvent(Event):
     """
 
     event: Literal["round"]
-    now_seconds: Finite | None = None
+    now_seconds: Seconds | None = None
     table: bool = False
 
     def apply(self, scheduler: RoundScheduler) -> dict[str, Any]:

@@ -30,7 +30,7 @@ KEYWORDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum",
 
 RULE = (
     "Rules between fields are stated at each of them, and checked by gavel-py. Beside what this schema allows, gavel-py takes "
-    "numbers that are written as text, and names that are numbers, as in files."
+    "numbers that are written as text, durations such as 2d4h for seconds, and names that are numbers, as in files."
 )
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field, SkipValidation
 
 from gavel_py.errors import InputError, SolverError, faults_among, refuse, unknown_names
-from gavel_py.io.records import Count, Flag, NotNegative, Options, Positive, faults_of
+from gavel_py.io.records import Count, Flag, NotNegative, Options, Positive, SecondsAboveZero, SecondsFromZero, faults_of
 from gavel_py.io.tabular import Rows, Tabular
 from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.problem.arrays import Floats, Mask
@@ -137,7 +137,7 @@ class ServingScheduleOptions(Options):
 
     label: ClassVar[str] = "plan_over_time"
 
-    load_seconds: NotNegative = Field(
+    load_seconds: SecondsFromZero = Field(
         30.0,
         description="Time to load a model. A new replica serves nothing for this time, which is less than an interval. "
         "The replicas of the first interval are loaded before it.",
@@ -147,7 +147,7 @@ class ServingScheduleOptions(Options):
     )
     quotas: Annotated[Mapping[str, Quota] | None, SkipValidation] = Field(None, description="As for `ServingPlanOptions`.")
     compare: Flag = Field(False, description="Whether to compute the results of other plans as well.")
-    time_limit_seconds: Positive | None = Field(
+    time_limit_seconds: SecondsAboveZero | None = Field(
         60.0, description="Time limit of the program that knows the whole curve. Its bound is valid in any case."
     )
 

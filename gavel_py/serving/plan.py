@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, SkipValidation
 
 from gavel_py.errors import Fault, GavelWarning, InputError, ProofError, unknown_names
-from gavel_py.io.records import Options, Positive
+from gavel_py.io.records import Options, SecondsAboveZero
 from gavel_py.io.tabular import Rows, Tabular
 from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.problem.accelerators import same_accelerator
@@ -196,7 +196,7 @@ class ServingPlanOptions(Options):
         None,
         description="{tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.",
     )
-    time_limit_seconds: Positive | None = Field(
+    time_limit_seconds: SecondsAboveZero | None = Field(
         None, description="Time after which the search ends with the best plan found. None for no limit."
     )
 

@@ -25,6 +25,7 @@ from gavel_py.io.records import (
     NotNegative,
     Positive,
     Record,
+    SecondsAboveZero,
     Share,
     Whole,
     check_records,
@@ -72,9 +73,9 @@ Tokens = Annotated[Integer, Field(ge=0, le=MAX_TOKENS)]
 class Slo(Record):
     """Limits of latency (of requests, to the first token, between tokens): as a service needs, or as a rate was measured."""
 
-    slo_seconds: Positive | None = None
-    ttft_seconds: Positive | None = None
-    tpot_seconds: Positive | None = None
+    slo_seconds: SecondsAboveZero | None = None
+    ttft_seconds: SecondsAboveZero | None = None
+    tpot_seconds: SecondsAboveZero | None = None
 
     @property
     def has_slo(self) -> bool:
@@ -201,7 +202,7 @@ class ServingRate(Slo):
     batch: Whole | None = None
     requests_per_second: NotNegative | None = None
     condition: Condition | None = None
-    stage_seconds: tuple[Positive, ...] = ()
+    stage_seconds: tuple[SecondsAboveZero, ...] = ()
     memory_gb: NotNegative | None = None
     source: str = ""
 

@@ -14,7 +14,7 @@ from pydantic import model_validator
 
 from gavel_py.errors import check_known, refuse
 from gavel_py.io import reading
-from gavel_py.io.records import Finite, Name, Positive, Record, check, check_records
+from gavel_py.io.records import Name, Positive, Record, Seconds, check, check_records
 from gavel_py.io.snapshots import generator_from, generator_state
 from gavel_py.problem.tolerances import FLOAT_ROUNDING
 
@@ -190,8 +190,8 @@ class _Window(Record):
     identifier: ClassVar[str] = "node"
 
     node: Name
-    start_seconds: Finite
-    end_seconds: Finite
+    start_seconds: Seconds
+    end_seconds: Seconds
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import ConfigDict, Field, PlainValidator
 
 from gavel_py.errors import refuse
-from gavel_py.io.records import Finite, Flag, Natural, Options, Positive, command_option, part_or
+from gavel_py.io.records import Finite, Flag, Natural, Options, Seconds, SecondsAboveZero, command_option, part_or
 from gavel_py.policies import Policy
 from gavel_py.report.runs.summary import JobWindow, job_window
 from gavel_py.scheduling import Assignment, Round
@@ -45,7 +45,7 @@ class ExecutionOptions(Options):
     job_failures: Annotated[JobFailures, part_or("recorded", zero=True)] = option(
         0.0, 'Probability that an attempt of a job fails, at a random point of its work, or "recorded" for failures of the trace.'
     )
-    checkpoint_seconds: Positive | None = option(
+    checkpoint_seconds: SecondsAboveZero | None = option(
         None,
         "Work between two checkpoints of a job. None for the starts of rounds; 360 s in event-driven mode.",
     )
@@ -85,7 +85,7 @@ class SimulationOptions(UnsavedOptions, ExecutionOptions):
         "(first, end), the range of jobs that the summary covers, by arrival from 0, `end` excluded. Other jobs run too until the "
         "last of these has left; the simulation ends with that round.",
     )
-    start_seconds: Finite | None = option(
+    start_seconds: Seconds | None = option(
         None, "When the clock starts; jobs that have arrived before are waiting then. None to start with the first job."
     )
     seed: Natural = command_option(0, "Seed of all random choices.", "Run", metavar="N")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict, Field
 
 from gavel_py.errors import Fault, InputError, check_type, refuse
-from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, Text, Whole
+from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, SecondsAboveZero, Text, Whole
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.constraints.compiling import read_constraints
 from gavel_py.policies.serialization import policy_document
@@ -240,7 +240,7 @@ class Generator(MixOptions):
     jobs: Whole
     gangs: dict[GangSize, Positive] | None = None
     durations: list[tuple[Positive, Positive, Positive]] | Text | None = None
-    seconds: tuple[Positive, ...] = ()
+    seconds: tuple[SecondsAboveZero, ...] = ()
 
     def draw(self, profile: ThroughputProfile, load: float | None, seed: int) -> Trace:
         """Return a trace; load: jobs per hour, None for all jobs at time 0."""

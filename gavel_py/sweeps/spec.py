@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainVa
 
 from gavel_py.errors import Fault, InputError, check_type, refuse, relocated_faults
 from gavel_py.io import reading
-from gavel_py.io.records import Integer, Name, NotNegative, Positive, Record, part_or
+from gavel_py.io.records import Integer, Name, Positive, Record, SecondsAboveZero, SecondsFromZero, part_or
 from gavel_py.report.runs.summary import JobWindow, job_window
 from gavel_py.scheduling.mechanism import resolve_mechanism
 from gavel_py.scheduling.options import AllocationOptions, SchedulerOptions
@@ -45,7 +45,7 @@ class Settings(ExecutionOptions, SchedulerOptions):
     maintenance: Annotated[list[Name], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         default_factory=list
     )
-    until_seconds: NotNegative | None = None
+    until_seconds: SecondsFromZero | None = None
 
     @field_validator("mechanism", mode="before")
     @classmethod
@@ -103,7 +103,9 @@ class Spec(Record):
     seeds: Annotated[list[Annotated[Integer, Field(ge=0)]], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(
         default=[0]
     )
-    round_seconds: Annotated[list[Positive | None], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(default=[360.0])
+    round_seconds: Annotated[list[SecondsAboveZero | None], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(
+        default=[360.0]
+    )
     profile: Any = "gavel-osdi20"
     throughputs: Name | None = None
     extrapolate: bool = False

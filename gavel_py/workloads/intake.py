@@ -20,7 +20,7 @@ from typing import Any, Self
 from gavel_py.errors import Fault, InputError, decimal_hint, faults_from, refuse, shown, unknown_names
 from gavel_py.io import reading
 from gavel_py.io.records import number_of
-from gavel_py.problem.job import Job
+from gavel_py.problem.job import Job, read_deadline
 from gavel_py.workloads.submission import Labels, Skipped, Submission, TraceReport, counted
 
 MISSING = {"", "none", "null", "nan", "unknown", "n/a"}
@@ -246,6 +246,7 @@ class Intake:
         self._skipped: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, tuple[int, str]] = {}
         self._num_records = self._num_broken = 0
+        self.now = datetime.now().astimezone()
         self._where = ""  # place of the entry that is being read
 
     def entry(self, where: str) -> Self:
@@ -277,7 +278,7 @@ class Intake:
         Raises:
             InputError: A field is wrong.
         """
-        submission = Submission(Job(**fields).placed(self._where), **recorded)
+        submission = Submission(Job(**read_deadline({**fields}, self.now)).placed(self._where), **recorded)
         job_id = submission.job.job_id
         earlier = self._places.setdefault(job_id, self._where)
         if earlier is not self._where:

@@ -62,7 +62,7 @@ def test_json_is_one_document_with_the_keys_of_the_contract(gavel: Gavel, small:
     assert [job["job_id"] for job in document["jobs"]] == ["a", "b", "c"]
     assert set(document["jobs"][0]) == {
         *("job_id", "time_fractions", "throughput", "normalized_throughput", "vs_fair_share"),
-        *("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done"),
+        *("start_seconds", "end_seconds", "cost_per_hour", "cost_until_done", "deadline", "late"),
     }
     assert document["schema_version"] == 2
     assert set(document["shadow_prices"]) == {"v100", "k80"}

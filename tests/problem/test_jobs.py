@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -353,14 +354,52 @@ class TestCsv:
     def test_faults(self, content: str, problem: str) -> None:
         assert refusal(JobSet.from_file, file("jobs.csv", content)) == problem
 
-    def test_a_thousand_faults_are_counted(self) -> None:
+    def test_a_thousand_faults_of_a_column_are_counted_in_one_line(self) -> None:
         path = file("jobs.csv", "job_id,num_gpus\n" + "".join(f"j{i},0\n" for i in range(1000)))
-        shown = refusal(JobSet.from_file, path).splitlines()
-        assert (
-            shown[0]
-            == "jobs.csv, line 2 (job 'j0'), field num_gpus: must be at least 0.001 of a GPU, found '0'; CPU jobs are not scheduled"
+        assert refusal(JobSet.from_file, path) == (
+            "jobs.csv, line 2 (job 'j0'), field num_gpus: must be at least 0.001 of a GPU, found '0'; CPU jobs are not scheduled; "
+            "so in 999 more, the last jobs.csv, line 1001 (job 'j999')"
         )
-        assert shown[20:] == ["... and 980 more faults of this kind"]
+
+    def test_a_deadline_is_written_as_people_do(self) -> None:
+        now = datetime(2026, 12, 1, 8, tzinfo=UTC)
+        cells = {"3600": 3600, "48h": 172800, "2d4h": 187200, "2026-12-01T10:30+01:00": 5400, "2026-12-01 09:00Z": 3600}
+        path = file("jobs.csv", "job_id,deadline\n" + "".join(f"j{n},{cell}\n" for n, cell in enumerate([*cells, ""])))
+        found = [job.deadline_seconds for job in JobSet.from_file(path, now=now)]
+        assert found == [*cells.values(), None]
+        (read,) = JobSet.from_columns({"job_id": ["a"], "deadline": ["90 min"]})
+        assert read.deadline_seconds == 5400
+        clock = datetime.now().astimezone()
+        (later,) = JobSet.from_columns({"job_id": ["a"], "deadline": [str(clock + timedelta(hours=30))]})
+        assert 30 * 3600 - 600 < (later.deadline_seconds or 0) <= 30 * 3600, "from the clock by default"
+
+    def test_wrong_deadlines_name_their_rows(self) -> None:
+        rows = ["a,2026-11-30T08:00Z,", "b,soon,", "c,2026-12-09,", "d,4h2d,", "e,48h,3", "f,-5,"]
+        path = file("jobs.csv", "job_id,deadline,deadline_factor\n" + "\n".join(rows) + "\n")
+        rule = "must be a time from now, such as 48h or 2d4h, or a date such as 2026-12-01T08:00+01:00, found"
+        given = datetime(2026, 12, 1, 8, tzinfo=UTC).astimezone()
+        with pytest.raises(InputError) as error:
+            JobSet.from_file(path, now=given)
+        assert [f"{fault.where[10:]}: {fault.field}: {fault.problem}" for fault in error.value.faults] == [
+            "line 2 (job 'a'): deadline: has passed: 2026-11-30T08:00Z is 24.0 h before "
+            f"{given:%Y-%m-%d %H:%M %z}; give a later one, or --now",
+            f"line 3 (job 'b'): deadline: {rule} 'soon'",
+            "line 4 (job 'c'): deadline: has no time of day: write 2026-12-09T18:00",
+            f"line 5 (job 'd'): deadline: {rule} '4h2d'",
+            "line 6 (job 'e'): : deadline and deadline_factor are both given; give only one",
+            f"line 7 (job 'f'): deadline: {rule} '-5'",
+        ]
+
+    def test_seconds_are_also_durations(self) -> None:
+        job = Job("a", deadline_seconds="2d4h", restart_seconds="1.5 min", duration_seconds="1 h 30 s", duration_accelerator="v100")
+        assert (job.deadline_seconds, job.restart_seconds, job.duration_seconds) == (187200, 90, 3630)
+        for wrong in ("5x", "48 houres", "4h2d"):
+            with pytest.raises(InputError, match="must be a number of seconds, or a duration such as 48h or 2d4h"):
+                Job("a", deadline_seconds=wrong)
+        with pytest.raises(InputError, match="must be greater than 0, found"):
+            Job("a", duration_seconds="0h", duration_accelerator="v100")
+        with pytest.raises(InputError, match="must be a number"):
+            Job("a", weight="2h")
 
 
 class TestJson:

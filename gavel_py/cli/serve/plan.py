@@ -18,6 +18,7 @@ from gavel_py.cli.inputs import (
     SECONDS,
     SEED,
     Command,
+    Duration,
     Output,
     argument,
     assignments,
@@ -90,7 +91,7 @@ class ServePlanOptions(Output):
         help="Plan each of N intervals of the services' traces, for weighted_rate.",
     )
     load_seconds: float = option(
-        "Policy", type=click.FloatRange(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
+        "Policy", type=Duration(0), default=30.0, show_default=True, metavar="S", help="Time to load a model."
     )
     times: float = option(
         "Input", type=click.FloatRange(0, min_open=True), default=1.0, metavar="X", help="Multiply all rates by X [1]."

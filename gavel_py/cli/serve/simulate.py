@@ -16,6 +16,7 @@ from gavel_py.cli.inputs import (
     INPUT_OR_TEXT,
     SEED,
     Command,
+    Duration,
     Output,
     argument,
     cluster_from,
@@ -61,7 +62,7 @@ class ServeSimulateOptions(Output):
     )
     request_overhead: float = option(
         "Model",
-        type=click.FloatRange(0),
+        type=Duration(0),
         default=0.0,
         metavar="S",
         help="Seconds that each request takes in addition to its stages [0].",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from gavel_py.cli.inputs import (
     INPUT_OR_TEXT,
     TRACE,
     Common,
+    Duration,
     Output,
     argument,
     check_pairs,
@@ -43,8 +45,6 @@ from gavel_py.cli.trace.files import FORMAT, STRICT, read
 from gavel_py.cli.usage import check_value, refuse
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
 
 def seconds_of(text: str) -> float | None:
     """Return the seconds of a text such as 12h, None if it is not a time.
@@ -52,14 +52,11 @@ def seconds_of(text: str) -> float | None:
     >>> seconds_of("90"), seconds_of("1.5h"), seconds_of("tomorrow")
     (90.0, 5400.0, None)
     """
-    parts = re.fullmatch(r"\s*([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
-    if parts is None or parts[2] not in UNITS or decimal_hint(parts[1]):
-        return None
-    try:
-        seconds = float(parts[1]) * UNITS[parts[2]]
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) else None
+    seconds = gp.seconds_in(text.lower())
+    if seconds is None and text.isascii() and not decimal_hint(text):
+        with suppress(ValueError):
+            seconds = float(text)
+    return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
 def time_option(text: str) -> float:
@@ -157,7 +154,7 @@ class ScenarioOptions(Common):
     )
     checkpoint_seconds: float | None = option(
         "Failures",
-        type=click.FloatRange(0, min_open=True),
+        type=Duration(0, min_open=True),
         metavar="S",
         help="Work between two checkpoints of a job [at the start of rounds; with --events 360].",
     )

@@ -19,6 +19,7 @@ from gavel_py.cli.inputs import (
     DIRECTORY,
     MAX_ROUNDS,
     Command,
+    Duration,
     main_option,
     option,
     takes_options,
@@ -116,9 +117,7 @@ def _ending(clock: gp.WallClock, driver: gp.SlurmDriver) -> Iterator[None]:
 @click.command("release")
 @click.option("--partition", required=True, metavar="NAMES", help="Partitions whose leases end, as in gpu,gpu-long.")
 @click.option("--state", type=DIRECTORY, metavar="DIR", help="The directory of the driver's state, if it can be read.")
-@click.option(
-    "--timeout", type=click.FloatRange(0.1, 10**6), default=60.0, show_default=True, metavar="S", help="Time limit of a command."
-)
+@click.option("--timeout", type=Duration(0.1, 10**6), default=60.0, show_default=True, metavar="S", help="Time limit of a command.")
 def release(partition: str, state: Path | None, timeout: float) -> None:
     """Let Slurm start the jobs that wait for a driver.
 

@@ -19,6 +19,7 @@ from gavel_py.cli.inputs import (
     STORE,
     TRACE,
     Command,
+    Duration,
     argument,
     assignments,
     find_profile,
@@ -153,8 +154,8 @@ class Window:
     """The options of `window`, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
-    start: float | None = option("--from", type=float, metavar="S", help="First second of arrivals.")
-    end: float | None = option("--to", type=float, metavar="S", help="Second before which jobs arrive.")
+    start: float | None = option("--from", type=Duration(), metavar="S", help="First second of arrivals.")
+    end: float | None = option("--to", type=Duration(), metavar="S", help="Second before which jobs arrive.")
     first: int | None = option(type=click.IntRange(min=0), metavar="N", help="First job, by arrival from 0.")
     last: int | None = option(type=click.IntRange(min=0), metavar="N", help="End of the range by arrival, excluded.")
     keep_clock: bool = option(help="Keep times as they are [the clock starts at 0 with the window].")

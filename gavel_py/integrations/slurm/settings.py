@@ -15,7 +15,7 @@ from gavel_py.errors import Fault, InputError, decimal_hint, nearest
 from gavel_py.integrations.slurm.client.notation import StopSignal, is_node_name, signal_in
 from gavel_py.integrations.slurm.job_roles import JobComment
 from gavel_py.io import reading
-from gavel_py.io.records import Multiple, NotNegative, Options, Port, Positive, number_of
+from gavel_py.io.records import Multiple, NotNegative, Options, Port, Positive, SecondsAboveZero, SecondsFromZero, number_of
 
 if TYPE_CHECKING:
     from gavel_py.integrations.slurm.keywords import SettingKeywords
@@ -136,14 +136,14 @@ class SlurmSettings(Options):
         "Jobs",
         metavar="SIGNAL",
     )
-    warn_seconds: NotNegative = setting(
+    warn_seconds: SecondsFromZero = setting(
         60.0, "Time from this signal to the stop; jobs may ask for less. 0 for no signals.", "Jobs", metavar="S"
     )
     wall_limit: WallLimit = setting("total", "Count the time limits of jobs over all starts, or for each start.", "Jobs")
-    poll_seconds: Positive = setting(5.0, "Time between two readings of the queue.", "Run", "--poll", metavar="S")
-    stop_seconds: Positive = setting(120.0, "Time that jobs may take to stop.", "Run", metavar="S")
-    start_seconds: Positive = setting(60.0, "Time that jobs may take to start.", "Run", metavar="S")
-    retry_seconds: Positive = setting(
+    poll_seconds: SecondsAboveZero = setting(5.0, "Time between two readings of the queue.", "Run", "--poll", metavar="S")
+    stop_seconds: SecondsAboveZero = setting(120.0, "Time that jobs may take to stop.", "Run", metavar="S")
+    start_seconds: SecondsAboveZero = setting(60.0, "Time that jobs may take to start.", "Run", metavar="S")
+    retry_seconds: SecondsAboveZero = setting(
         5.0, "First delay before a retry, when the controller does not answer or a job did not start."
     )
     on_exit: OnExit = setting("leave", "At the end, Slurm starts waiting jobs when the lease ends, or at once [release].", "Run")

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from gavel_py.errors import Fault, check_together
-from gavel_py.io.records import Finite, Name, Positive
+from gavel_py.io.records import Name, Positive, Seconds
 from gavel_py.optimization.formulation.linear_rows import Need, Place
 from gavel_py.policies.constraints.base import Constraint, Scope, listed, same_name, uniform_place
 from gavel_py.problem.arrays import Floats, Indices, Mask
@@ -165,7 +165,7 @@ class Deadline(Constraint):
     """
 
     job: Name | None = None
-    seconds: Finite | None = None
+    seconds: Seconds | None = None
 
     @property
     def text(self) -> str:

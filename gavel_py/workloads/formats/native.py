@@ -23,7 +23,7 @@ from gavel_py.problem.job_set import RECORDED
 from gavel_py.workloads.intake import FileHead, Intake, TraceFormat, amount, count, is_missing, table_rows, wrong_cell
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS
 
-KNOWN: tuple[str, ...] = (*Job.model_fields, *(RECORDED + name for name in RECORDED_FIELDS))
+KNOWN: tuple[str, ...] = (*Job.model_fields, "deadline", *(RECORDED + name for name in RECORDED_FIELDS))
 TEXTS = {"status", "accelerator"}
 NO_JOBS = re.compile(r'\s*(\[\s*\]|\{\s*"jobs"\s*:\s*\[\s*\]\s*\})\s*')
 LITERAL = {*text_fields(Job), *(RECORDED + name for name in TEXTS)}
