@@ -107,7 +107,6 @@ from gavel_py.planning.fleet import HeldBack as HeldBack
 from gavel_py.planning.fleet import in_other_words as in_other_words
 from gavel_py.planning.fleet import plan_fleet as plan_fleet
 from gavel_py.planning.fleet import walk_forward as walk_forward
-from gavel_py.planning.pictures import check_plan_page as check_plan_page
 from gavel_py.planning.pictures import write_plan_page as write_plan_page
 from gavel_py.planning.replays import FleetTarget as FleetTarget
 from gavel_py.planning.replays import ReplayedFleet as ReplayedFleet
@@ -155,6 +154,7 @@ from gavel_py.problem.tenants import Tenant as Tenant
 from gavel_py.problem.tenants import TenantTree as TenantTree
 from gavel_py.report import check_plot as check_plot
 from gavel_py.report import check_report as check_report
+from gavel_py.report import check_writable as check_writable
 from gavel_py.report import plot_rounds as plot_rounds
 from gavel_py.report import write_report as write_report
 from gavel_py.report.metrics import METRICS as METRICS

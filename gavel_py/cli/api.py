@@ -9,7 +9,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli import inputs
-from gavel_py.cli.inputs import FILE, INPUT, Command, main_option, option, takes_options
+from gavel_py.cli.inputs import INPUT, Command, main_option, option, takes_options
 from gavel_py.cli.step import SessionOptions
 from gavel_py.cli.usage import refuse
 
@@ -18,7 +18,13 @@ from gavel_py.cli.usage import refuse
 class ApiOptions(SessionOptions):
     """The options of this command, as typed."""
 
-    socket: Path | None = main_option("Output", type=FILE, metavar="PATH", help="Unix socket, for its owner only [DIR/api.sock].")
+    # Not FILE, whose folder must exist: that of the state may be made later.
+    socket: Path | None = main_option(
+        "Output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="PATH",
+        help="Unix socket, for its owner only [DIR/api.sock].",
+    )
     port: int | None = main_option(
         "Output", type=click.IntRange(0, 65_535), metavar="N", help="TCP port instead, 0 for any; needs --token-file."
     )

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+import gavel_py as gp
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import faults_from
 
@@ -64,7 +65,7 @@ class InputFile(click.Path):
 
 
 class OutputFile(click.Path):
-    """The type of a parameter that names a file to write.
+    """The type of a parameter that names a file to write, refused before anything is computed if it cannot be written.
 
     folder: whether it may be a folder; after: the option of an input that is read before and may be replaced.
     """
@@ -77,6 +78,7 @@ class OutputFile(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if ctx is not None and not ctx.resilient_parsing:
             claim_file(ctx, _label(param), path, writes=True, after=self._after)
+            gp.check_writable(path, folder=self.dir_okay)
         return path
 
 

@@ -132,7 +132,7 @@ def command(request: FleetPlanOptions) -> None:
         *((True, f"--{name.replace('_', '-')} has no effect with {given}") for given, name in _unused(request)),
     )
     if request.html is not None:
-        gp.check_plan_page(request.html)
+        gp.check_report(request.html)
     with warnings_shown():
         with together() as attempt:
             limits = attempt(lambda: limits_of(request))
@@ -140,7 +140,8 @@ def command(request: FleetPlanOptions) -> None:
             have = attempt(lambda: cluster_from(request.have, ()) if request.have else None)
             make = attempt(lambda: _of_demand(request) if request.demand else _of_jobs(request))
         plan = make(catalog, existing=have, limits=limits)
-    text = "\n".join(_texts(plan))
+    has_budget = request.budget is not None and request.serve is None
+    text = "\n".join(_replayed_texts(plan) if isinstance(plan, gp.TracePlan) else _served_texts(plan, has_budget=has_budget))
     if request.html is not None:
         gp.write_plan_page(plan, request.html, text)
     emit(json_text(plan.to_dict()) if request.as_json else text, request.out)
@@ -230,10 +231,6 @@ def changes_text(plan: Any) -> str:
     return text[0].upper() + text[1:]
 
 
-def _texts(plan: gp.FleetPlan | gp.TracePlan) -> Iterator[str]:
-    yield from _replayed_texts(plan) if isinstance(plan, gp.TracePlan) else _served_texts(plan)
-
-
 def paid_text(usd: float) -> str:
     """Return what is to be paid now, or what retired nodes bring."""
     return f" {money(usd)} $ are to be paid now." if usd > 0 else f" Retired nodes bring {money(-usd)} $." if usd < 0 else ""
@@ -308,14 +305,16 @@ def _replayed_texts(plan: gp.TracePlan) -> Iterator[str]:
     yield wrapped([note, *(f"Assumed: {each}" for each in plan.assumptions)], indent="")
 
 
-def _served_texts(plan: gp.FleetPlan) -> Iterator[str]:
+def _served_texts(plan: gp.FleetPlan, *, has_budget: bool) -> Iterator[str]:
+    """Yield the texts of a plan for hourly demand; has_budget: whether a budget alone says how much is served."""
     proven = "proven to be the least" if plan.gap < 5e-7 else f"at most {plan.gap:.2g} of it above the least possible"
     paid = paid_text(plan.use_of("budget_usd"))
     missed = round((1 - plan.shares["joint"]) * len(plan.demand))
     yield wrapped(
         [
             f"{changes_text(plan)}: {money(plan.usd_per_hour)} $/h, {proven}.{paid}",
-            f"Asked for {plan.service}: all demand is served in {plan.shares['joint']:.2%} of {counted(len(plan.demand), 'hour')} "
+            f"{'Within the budget' if has_budget else f'Asked for {plan.service}'}: all demand is served in "
+            f"{plan.shares['joint']:.2%} of {counted(len(plan.demand), 'hour')} "
             f"({missed:,} missed), {plan.shares['work']:.2%} of the GPU-hours.",
             *_held_back_text(plan),
         ],

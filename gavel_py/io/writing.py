@@ -1,6 +1,6 @@
 """Writing of files: early checks, atomic replacement, and clear messages for file and SQLite errors.
 
-Charts and reports take long to compute, so suffix, folder and libraries are checked first (`check_plot`, `check_report`).
+What takes long to compute is checked first: folder, suffix and libraries (`check_writable`, `check_plot`, `check_report`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_plot(path: str | Path) -> None:
             installed.
     """
     refuse(str(path), (Path(path).suffix.lower() not in FORMATS, "", "must end in .svg or .png, the formats of pictures"))
-    check_writable(Path(path))
+    check_writable(path)
     check_libraries("pictures", "plot", "matplotlib")
 
 
@@ -50,26 +50,29 @@ def check_report(path: str | Path) -> None:
     """
     is_page = Path(path).suffix.lower() in PAGES or _is_stream(Path(path))
     refuse(str(path), (not is_page, "", "must end in .html, the format of reports"))
-    check_writable(Path(path))
+    check_writable(path)
     check_libraries("reports", "plot", "matplotlib", "jinja2")
 
 
-def check_writable_folder(path: str | Path) -> None:
-    """Raise `InputError` unless files can be written to this folder, which may be new if its parent exists."""
-    place = Path(path)
-    refuse(str(path), (place.exists() and not place.is_dir(), "", "is a file, but must be a folder"))
-    check_writable(place / "file" if place.is_dir() else place)
+def check_writable(path: str | Path, *, folder: bool = False) -> None:
+    """Check, before something is computed, that it can be written.
 
+    Args:
+        path: the file, or the folder, which may be new if its parent exists.
+        folder: whether it is a folder.
 
-def check_writable(place: Path) -> None:
-    """Raise `InputError` unless a file can be written to this path."""
-    folder, has_folder = repr(str(place.parent)), place.parent.is_dir()
+    Raises:
+        InputError: for a folder that does not exist or is not writable, and for a file in place of a folder or the reverse.
+    """
+    place = Path(path, "file") if folder and Path(path).is_dir() else Path(path)
+    refuse(str(path), (folder and place == Path(path) and place.exists(), "", "is a file, but must be a folder"))
+    folder_name, has_folder = repr(str(place.parent)), place.parent.is_dir()
     is_closed = has_folder and not place.is_dir() and not _is_stream(place) and not os.access(place.parent, os.W_OK)
     refuse(
         str(place),
-        (not has_folder, "", f"cannot be written: there is no folder {folder}"),
+        (not has_folder, "", f"cannot be written: there is no folder {folder_name}"),
         (place.is_dir(), "", "cannot be written: it is a folder"),
-        (is_closed, "", f"cannot be written: no permission to write to the folder {folder}"),
+        (is_closed, "", f"cannot be written: no permission to write to the folder {folder_name}"),
     )
 
 

@@ -113,6 +113,13 @@ class Purchases:
     rows: Floats
     limits: Floats
 
+    @property
+    def scaled(self) -> tuple[Floats, Floats]:
+        """The rows and limits, each row divided by its largest number."""
+        largest = np.maximum(np.abs(self.rows).max(axis=1, initial=0.0), np.abs(self.limits))
+        sizes = np.where(largest > 0, largest, 1.0)
+        return self.rows / sizes[:, None], self.limits / sizes
+
     def at_most(self, demand: Floats, speeds: Floats) -> Purchases:
         """Return the same purchases without more nodes of a kind than could be used by all demand at its peak."""
         slowest = np.where(speeds > 0, speeds, np.inf).min(axis=0)
@@ -120,6 +127,11 @@ class Purchases:
         with np.errstate(divide="ignore", invalid="ignore"):
             enough = np.nanmin(np.where(self.gpus > 0, np.ceil(used[:, None] / self.gpus) + 1, np.nan), axis=0)
         return Purchases(self.costs, np.minimum(self.most, enough), self.gpus, self.rows, self.limits)
+
+
+def tolerance_of(gpus: Floats) -> float:
+    """Return the GPUs up to which an hour that lacks them counts as served by the (J,) GPUs of a fleet, by rounding."""
+    return WHOLE_TOLERANCE * max(1.0, float(gpus.max(initial=0.0)))
 
 
 class Fleet(NamedTuple):
@@ -215,9 +227,8 @@ def _mixing(
         entries.extend((len(limits), column, value) for column, value in zip(columns, values, strict=True) if value)
         limits.append(most)
 
-    for values, most in zip(open_.rows, open_.limits, strict=True):
-        size = float(np.abs(values).max(initial=abs(most))) or 1.0
-        row(range(count), (values / size).tolist(), most / size)
+    for values, most in zip(*open_.scaled, strict=True):
+        row(range(count), values.tolist(), float(most))
     for q, mu in enumerate(mus):
         w = series[order[:, q], q]
         if not w[0] > 0:
@@ -244,7 +255,7 @@ def _mixing(
 
 def _separate(demand: Floats, served: HourCoverage, rays: _Rays, gpus: Floats) -> tuple[NDArray[np.bool_], int]:
     """Return the (H,) hours that a fleet does not serve, as far as known, and the number of new rays, at most `NEW_RAYS`."""
-    tolerance = WHOLE_TOLERANCE * max(1.0, float(gpus.max()))
+    tolerance = tolerance_of(gpus)
     pis, mus = rays.arrays
     failed = (demand @ pis.T - mus @ gpus).max(axis=1) > tolerance
     new = 0
@@ -343,10 +354,8 @@ def most_work(demand: Floats, speeds: Floats, open_: Purchases, *, gap: float = 
 def _of_cuts(open_: Purchases, cuts: Sequence[tuple[float, Floats]]) -> LinearProgram:
     rows = np.array([*(values / max(abs(least), 1.0) for least, values in cuts)])
     least = np.array([least / max(abs(least), 1.0) for least, _ in cuts])
-    scale = np.maximum(np.abs(open_.rows).max(axis=1, initial=0.0), np.abs(open_.limits))
-    table = np.vstack([-rows, open_.rows / np.where(scale > 0, scale, 1.0)[:, None]])
-    limits = np.concatenate([-least, open_.limits / np.where(scale > 0, scale, 1.0)])
-    return _dense(open_.costs, table, limits, open_.most)
+    scaled, limits = open_.scaled
+    return _dense(open_.costs, np.vstack([-rows, scaled]), np.concatenate([-least, limits]), open_.most)
 
 
 def _dense(costs: Floats, table: Floats, limits: Floats, upper: Floats) -> LinearProgram:

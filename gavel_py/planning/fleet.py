@@ -14,7 +14,7 @@ from gavel_py.errors import Fault, InputError, ProofError, faults_among, nearest
 from gavel_py.io.records import NotNegative, check
 from gavel_py.optimization.solving.highs import InfeasibleError, TimeLimit, TimeLimitReached
 from gavel_py.planning.catalog import Catalog
-from gavel_py.planning.chance import Fleet, HourCoverage, Purchases, least_cost, least_cost_of_work
+from gavel_py.planning.chance import Fleet, HourCoverage, Purchases, least_cost, least_cost_of_work, tolerance_of
 from gavel_py.planning.demand import HourlyDemand
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
@@ -271,7 +271,7 @@ class FleetPlan:
             "bound": self.bound,
             "gap": self.gap,
             "served": dict(self.shares),
-            "missed_hours": int((self.lacks > _tolerance(self.nodes * self.market.sizes)).sum()),
+            "missed_hours": int((self.lacks > tolerance_of(self.nodes * self.market.sizes)).sum()),
             "hours": len(self.demand),
             "worst_hours": [{"hour": name, "gpus_lacking": lack} for name, lack in self.worst],
             "types": [
@@ -492,13 +492,9 @@ def _plan(demand: HourlyDemand, speeds: Floats, market: FleetMarket, goal: Fleet
     )
 
 
-def _tolerance(gpus: Floats) -> float:
-    return WHOLE_TOLERANCE * max(1.0, float(gpus.max(initial=0.0)))
-
-
 def _shares(demand: HourlyDemand, speeds: Floats, gpus: Floats) -> dict[str, float]:
     """Return the share of service of each kind; of "each" the least one of all classes, only if no classes share types."""
-    served, tolerance = HourCoverage(speeds), _tolerance(gpus)
+    served, tolerance = HourCoverage(speeds), tolerance_of(gpus)
     lacks = served.lacks(demand.gpus, gpus)
     found = {"joint": float((lacks <= tolerance).mean()), "work": 1 - float(lacks.sum()) / max(float(demand.gpus.sum()), 1e-300)}
     if served.is_apart:
@@ -532,7 +528,7 @@ def _conflict(demand: HourlyDemand, speeds: Floats, market: FleetMarket, goal: F
     open_, served = market.purchases(is_limited=False).at_most(demand.gpus, speeds), HourCoverage(speeds)
     gpus = open_.gpus @ open_.most
     lacks = served.lacks(demand.gpus, gpus)
-    short = np.flatnonzero(lacks > _tolerance(gpus))
+    short = np.flatnonzero(lacks > tolerance_of(gpus))
     if goal.kind == "work" and len(short):
         yield Fault(
             "service", "", f"{goal} cannot be served: all nodes that can be had serve {_shares(demand, speeds, gpus)['work']:.2%}"

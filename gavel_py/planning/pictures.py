@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gavel_py.io.writing import check_libraries, check_writable, write_atomic
+from gavel_py.io.writing import check_report, write_atomic
 from gavel_py.planning.chance import HourCoverage
 from gavel_py.planning.fleet import FleetPlan
 from gavel_py.planning.replays import TracePlan
@@ -31,9 +31,9 @@ def write_plan_page(plan: FleetPlan | TracePlan, path: str | Path, text: str = "
         text: The text of the plan, as `gavel plan` prints it.
 
     Raises:
-        InputError: The file cannot be written, or matplotlib is not installed.
+        InputError: The file cannot be written (`check_report`).
     """
-    check_plan_page(path)
+    check_report(path)
     from gavel_py.report.figures import figure_bytes
 
     charts = list(_of_hours(plan) if isinstance(plan, FleetPlan) else _of_replays(plan))
@@ -49,19 +49,6 @@ def write_plan_page(plan: FleetPlan | TracePlan, path: str | Path, text: str = "
         f"<body><h1>What to buy</h1><pre>{html.escape(text)}</pre>{''.join(figures)}</body></html>"
     )
     write_atomic(path, page.encode())
-
-
-def check_plan_page(path: str | Path) -> None:
-    """Check that the page of a plan can be written.
-
-    Args:
-        path: The file.
-
-    Raises:
-        InputError: It cannot, or matplotlib is not installed.
-    """
-    check_writable(Path(path))
-    check_libraries("charts", "plot", "matplotlib")
 
 
 def _table(table: Table) -> str:

@@ -31,7 +31,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.nodes import Node
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.report.measures import SampleMean, estimate
+from gavel_py.report.measures import SampleMean, counted, estimate
 from gavel_py.report.metrics import METRICS
 from gavel_py.throughput_profiles import ThroughputProfile
 from gavel_py.workloads.job_types import assign_job_types, lacks_type
@@ -315,14 +315,14 @@ class _Replays:
         best = fleets
         for parts, most, further in RUNGS:
             name, part = ("trace", self.trace) if parts == 1 else (f"1/{parts}", busiest(self.trace, self.work, parts))
-            self.replay(best, {name: part}, f"{len(best)} fleets on {'the trace' if parts == 1 else f'1/{parts} of it'}")
+            self.replay(best, {name: part}, f"{counted(len(best), 'fleet')} on {'the trace' if parts == 1 else f'1/{parts} of it'}")
             best = self.with_neighbours(self.in_order(best, name)[:most], most + further)
         whole = [fleet for fleet, name in self.found if name == "trace"]
         chosen = min(whole, key=lambda fleet: self.rank(fleet, "trace"))
         small = len(self.trace) <= FEW_JOBS
         for _ in range(8 if small else 2):  # a step to a neighbour, as long as one is better on the whole trace
             near = [each for each in self.with_neighbours([chosen], 12 if small else 6) if (each, "trace") not in self.found]
-            self.replay(near, {"trace": self.trace}, f"{len(near)} neighbours on the trace")
+            self.replay(near, {"trace": self.trace}, f"{counted(len(near), 'neighbour')} on the trace")
             better = min([chosen, *near], key=lambda fleet: self.rank(fleet, "trace"))
             if better == chosen:
                 break
@@ -336,7 +336,8 @@ class _Replays:
         stepped = [each for pair in steps.values() for each in pair if each is not None]
         compared = dict.fromkeys([chosen, *([today] if has_today else []), *self.nearest(front, chosen), *stepped])
         self.replay([today] if has_today else [], {"trace": self.trace}, "today's fleet on the trace")
-        self.replay(list(compared), resampled, f"{len(compared)} fleets on {len(self.names)} resampled traces")
+        text = f"{counted(len(compared), 'fleet')} on {counted(len(self.names), 'resampled trace')}"
+        self.replay(list(compared), resampled, text)
         return TracePlan(
             self.market,
             self.target,

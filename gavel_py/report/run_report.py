@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel_py.errors import InputError, refuse, wrong_types
-from gavel_py.io.writing import check_report, check_writable_folder, write_atomic
+from gavel_py.io.writing import check_report, check_writable, write_atomic
 from gavel_py.report.charts import DARK, LIGHT, Chart, Table, palette_of
 from gavel_py.report.measures import CONFIDENCE, MIN_SEEDS, UNKNOWN, at_load, clean, counted, label_text
 from gavel_py.report.metrics import metric_of
@@ -296,7 +296,7 @@ def write_report(
     """
     check_report(path)
     if charts is not None:
-        check_writable_folder(charts)
+        check_writable(charts, folder=True)
     runs, failures = list(runs), list(failures)
     wrong = [fault for n, run in enumerate(runs, 1) for fault in wrong_types(f"run {n}", "", [run], Run, "must be a gavel_py.Run")]
     InputError.raise_any(wrong)

@@ -55,7 +55,7 @@ def check_table(path: str | Path) -> None:
             without pyarrow.
     """
     suffix = reading.suffix_of(path, dict.fromkeys(SUFFIXES))
-    check_writable(Path(path))
+    check_writable(path)
     if suffix == ".parquet":
         check_libraries("Parquet files", "parquet", "pyarrow.parquet")
 

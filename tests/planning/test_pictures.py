@@ -36,5 +36,5 @@ def test_the_page_of_replays_has_the_front(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(gp.InputError):
-        gp.check_plan_page(tmp_path / "none" / "plan.html")
+    with pytest.raises(gp.InputError, match="there is no folder"):
+        gp.write_plan_page(None, tmp_path / "none" / "plan.html")  # type: ignore[arg-type]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.commands import Gavel, enter_folder, runner, written
+from tests.support.shared_data import SHARED, needs_shared_data
 
 
 @pytest.fixture
@@ -46,6 +48,14 @@ def test_a_budget_per_hour_and_more_nodes_of_a_type(plan: Gavel) -> None:
     document = json.loads(plan("--demand", "hourly.csv", "--budget", "150/h", "--max", "h100=4", "--json").out)
     assert document["usd_per_hour"] <= 150
     assert document["types"][0]["buy"] <= 4
+    out = plan("--demand", "hourly.csv", "--budget", "150/h").out
+    assert "Within the budget: all demand is served in " in out
+    assert "Asked for" not in out
+
+
+def test_an_output_that_cannot_be_written_is_refused_at_once(plan: Gavel) -> None:
+    done = plan("--demand", "nowhere.csv", "--out", "none/plan.txt")
+    assert (done.code, done.err) == (2, "Error: none/plan.txt: cannot be written: there is no folder 'none'\n")
 
 
 def test_all_faults_of_all_files_come_at_once(plan: Gavel) -> None:
@@ -78,6 +88,22 @@ def test_jobs_that_do_not_end_are_refused(plan: Gavel) -> None:
     written("jobs.csv", "job_id,num_gpus\n")
     done = plan("jobs.csv")
     assert (done.code, "has no jobs that end" in done.err) == (2, True)
+
+
+@pytest.mark.deep
+@needs_shared_data
+def test_the_question_of_an_operator_has_the_answer_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter_folder(tmp_path, monkeypatch)
+    case, page = SHARED.parent / "cases" / "operator", Path(__file__).parents[2] / "docs" / "plan.md"
+    files = {"jobs.csv": "", "cluster.yaml": "-c", "gpus.csv": "--catalog"}
+    arguments = [text for name, option in files.items() for text in (option, str(case / name)) if text]
+    profile = f"{case / 'measured.csv'}+mpt-2023"
+    done = runner(capsys, "plan")(*arguments, "--budget", "250000", "--profile", profile, "--estimate", "--resamples", "4")
+    answer = re.search("```text\n(Buy .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert answer
+    assert done.out.startswith(answer[1])
 
 
 def test_nothing_is_bought_without_money_or_demand(plan: Gavel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -161,6 +162,13 @@ def test_deadlines_are_a_target_only_of_jobs_that_have_some() -> None:
     assert replayed(timed, {"v100": plan.chosen.nodes[0]}).late == 0
 
 
+def test_steps_are_told_in_singular_and_plural() -> None:
+    told: list[str] = []
+    planned(trace_of(4), catalog("v100", max_nodes=2), "wait", resamples=1, on_progress=lambda text, _: told.append(text))
+    assert told[-1] == "2 fleets on 1 resampled trace"
+    assert not re.search(r"\b1 (fleets|neighbours)", " ".join(told))
+
+
 @pytest.mark.deep
 def test_the_best_fleet_of_all_is_on_the_front_of_20_drawn_traces() -> None:
     """Prices, budgets and arrivals are drawn, so that best fleets have either type or both."""
@@ -202,6 +210,7 @@ def test_two_weeks_of_a_trace_get_a_fleet_of_480_dollars_that_waits_80_minutes()
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     whole = gp.read_trace(SHARED / "philly" / "philly_jobs.csv").window(20 * 86400, 34 * 86400)
     trace, profile = gp.assign_job_types(whole, profile, seed=0, extrapolate=True)
+    assert len(trace) == 16_735
     sizes, prices = {"v100": 8, "p100": 4, "k80": 4}, {"v100": 0.79, "p100": 0.45, "k80": 0.2}
     offered = gp.Catalog(
         tuple(gp.CatalogEntry(accelerator=name, num_gpus=size, rent_usd=prices[name] * size) for name, size in sizes.items())

@@ -16,7 +16,7 @@ from tests.workloads.support import file
 
 def test_a_file_of_no_known_format() -> None:
     said = refusal(read_trace, file("a.txt", "hello\n"))
-    assert said.startswith("a.txt: has no known format; if it has one of these, select it with --format (format=...): csv, json,")
+    assert said.startswith("a.txt: has no known format; if it has one of these, use gavel trace import --format: csv, json,")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class ShowOptions(KueueInput):
 @click.command("show", cls=Command)
 @takes_options(ShowOptions)
 def command(request: ShowOptions) -> None:
-    """Show the GPUs that queues hold and borrow, and the jobs that wait.
+    """Show GPUs held, borrowed and lent, and the jobs that wait.
 
     STATE is the output of kubectl get, - for standard input.
     """

@@ -78,7 +78,7 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
     if found is None:
         known = ", ".join(trace_formats())
         with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))
-        text = f"has no known format; if it has one of these, select it with --format (format=...): {known}{_nearest_format(head)}"
+        text = f"has no known format; if it has one of these, use gavel trace import --format: {known}{_nearest_format(head)}"
         if not head.is_json and with_commas.text != head.first_line and any(each.recognises(with_commas) for each in FORMATS):
             text = f"found one column, {head.first_line!r}; cells must be separated by commas"
         raise InputError(Fault(str(path), "", text))
