@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DRAWN = """
 import sys
 from hypothesis import given, settings, strategies as st
-from tests.support.examples import fix_constants, register_profiles
+from tests.support.examples import CHARACTERS, fix_constants, register_profiles
 
 register_profiles()
 if sys.argv[1:] == ["product"]:
@@ -32,7 +32,7 @@ if sys.argv[1:] == ["product"]:
 fix_constants()
 drawn = []
 
-@given(st.tuples(st.integers(), st.floats(), st.text()))
+@given(st.tuples(st.integers(), st.floats(), st.text(CHARACTERS)))
 def draw(values):
     drawn.append(values)
 
@@ -53,6 +53,13 @@ def test_everybody_draws_the_same_examples() -> None:
     assert here.startswith("20 ")
     assert drawn(ci=True) == here
     assert drawn("product", ci=False) == here
+
+
+def test_texts_are_drawn_from_characters_that_are_named() -> None:
+    """Else hypothesis looks for them (`CHARACTERS`), which made one small test the largest process of all."""
+    unnamed = re.compile(r"\bst\.text\((\w+=|\))")
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")}
+    assert [str(path) for path, text in sources.items() if "hypothesis" in text and re.search(unnamed, text)] == []
 
 
 def test_the_closing_lines_say_why_tests_were_skipped() -> None:

@@ -23,7 +23,7 @@ from gavel_py.service import log as event_log
 from gavel_py.service import session as session_module
 from gavel_py.service.events import strict_json
 from tests.service.sessions import as_changes, changes_in, history, library_rounds, opened, profile, scheduler, submit
-from tests.support.examples import examples, seeds
+from tests.support.examples import CHARACTERS, examples, seeds
 
 ROUND = {"event": "round"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -354,11 +354,11 @@ def test_json_is_read_strictly(text: str, problem: str) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=2)
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(CHARACTERS, max_size=5), lambda x: st.lists(x, max_size=2)
 )
 FIELDS = st.sampled_from(["id", "event", "job", "job_id", "steps_done", "node", "policy", "fields", "now_seconds", "options", "x"])
 KINDS = st.sampled_from(["submit", "complete", "report", "update", "node_down", "policy", "round", "job_failed"])
-JOBS = st.dictionaries(st.sampled_from(sorted(gp.Job.model_fields)) | st.text(max_size=3), VALUES, max_size=4)
+JOBS = st.dictionaries(st.sampled_from(sorted(gp.Job.model_fields)) | st.text(CHARACTERS, max_size=3), VALUES, max_size=4)
 
 
 @settings(max_examples=examples(150))

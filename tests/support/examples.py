@@ -27,7 +27,7 @@ SEEDS = "GAVEL_PY_SEEDS"
 """Environment variable with the number of seeds of each test that draws problems by seed."""
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
-"""The characters of `st.text()`, which finds them, once in each checkout, by trying to encode all: 200 MiB and a CPU second."""
+"""The characters of `st.text` without any, which finds them, once in each checkout, by trying all: 200 MiB and a CPU second."""
 
 COSTLY = 0.5
 """Further factor for tests whose single example takes more than 20 ms, except under `deep`."""
