@@ -106,10 +106,9 @@ def content_policy(nonce: str) -> str:
 
 def due_jobs(allocation: Allocation) -> list[DueJob]:
     """Return the jobs with a deadline, least time to spare first. Raises `InputError` as `Allocation.forecast`."""
-    ends = allocation.forecast().end_seconds.tolist()
-    assert allocation.evidence is not None  # noqa: S101  as forecast has found
-    deadlines = allocation.evidence.base.deadlines_seconds.tolist()
-    found = [DueJob(*each) for each in zip(allocation.job_ids, deadlines, ends, strict=True) if not math.isnan(each[1])]
+    forecast = allocation.forecast()
+    jobs = zip(allocation.job_ids, forecast.deadline.tolist(), forecast.end_seconds.tolist(), strict=True)
+    found = [DueJob(*each) for each in jobs if not math.isnan(each[1])]
     return sorted(found, key=lambda job: -math.inf if math.isnan(job.end_seconds) else job.due_seconds - job.end_seconds)
 
 
