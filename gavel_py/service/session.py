@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from gavel_py.errors import GavelError, InputError, faults_from, refuse
 from gavel_py.io.locking import Synchronized, synchronized
 from gavel_py.io.records import without_collection
@@ -24,7 +26,7 @@ from gavel_py.problem.profile import Profile
 from gavel_py.problem.workflows import has_dependencies
 from gavel_py.scheduling import Round, RoundScheduler
 from gavel_py.scheduling.nodes import cluster_to_dict
-from gavel_py.service.events import DECIDED, Event, RoundEvent, SubmitEvent, event_of, fault_documents, read_lines
+from gavel_py.service.events import CONTAINERS, DECIDED, Event, RoundEvent, SubmitEvent, event_of, fault_documents, read_lines
 from gavel_py.service.log import LARGEST_FILE, SessionLog, claim_folder, file_name
 
 logger = logging.getLogger(__name__)
@@ -321,7 +323,7 @@ class Session(Synchronized):
             "last_round": self.last_round,
             "ids": list(self._known),
             "digests": b64encode(b"".join(digest for digest, _ in self._known.values())).decode(),
-            "scheduler": self.scheduler.to_dict(),
+            "scheduler": packed(self.scheduler.to_dict()),
         }
         SNAPSHOT.write(self._snapshot_file, document)
         self._since = 0, 0
@@ -357,7 +359,7 @@ class Session(Synchronized):
             ids, version, digests = document["ids"], document["version"], b64decode(document["digests"])
             parts = (digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
             known = OrderedDict(zip(ids, zip(parts, range(version - len(ids) + 1, version + 1), strict=True), strict=True))
-            scheduler = RoundScheduler.from_dict(document["scheduler"], self._profile, source=self._snapshot_file)
+            scheduler = RoundScheduler.from_dict(unpacked(document["scheduler"]), self._profile, source=self._snapshot_file)
             self._made = document["made"]
             self._continue(scheduler, version, document["digest"], document["last_round"], known)
             name, offset = document["log"]
@@ -398,6 +400,48 @@ def _description(scheduler: RoundScheduler) -> dict[str, Any]:
         "policy": scheduler.policy.label,
         "options": json.loads(json.dumps(options, default=str)),
     }
+
+
+LEAST_PACKED = 1024
+"""Size in bytes from which arrays are packed."""
+
+FACTORS = np.random.default_rng(0).integers(1, 1 << 63, 256, dtype=np.uint64) | np.uint64(1)
+"""Of the columns of an array, for sums that differ if rows do, with few exceptions."""
+
+
+def packed(data: Any) -> Any:
+    """Return plain data of `encode` in which arrays have equal rows once, as equal jobs have, and the number of each row."""
+    if isinstance(data, list):
+        return [packed(each) for each in data] if data and isinstance(data[0], CONTAINERS) else data
+    if not isinstance(data, dict):
+        return data
+    if not isinstance(data.get("array"), str):
+        return {name: packed(value) for name, value in data.items()}
+    content, count = b64decode(data["array"]), (*data["shape"], 1)[0]
+    if len(content) < LEAST_PACKED or len(content) % (8 * count) or len(content) > 8 * count * len(FACTORS):
+        return data
+    rows = np.frombuffer(content, np.uint64).reshape(count, -1)
+    mixed = (rows ^ rows >> np.uint64(32)) * FACTORS[: rows.shape[1]]  # numbers with few digits end in zeros
+    _, first, numbers = np.unique(mixed.sum(axis=1), return_index=True, return_inverse=True)
+    if 2 * len(first) > count or not np.array_equal(rows[first][numbers], rows):
+        return data
+    small = numbers.astype(np.min_scalar_type(len(first)))
+    return data | {"array": b64encode(rows[first].tobytes()).decode(), "rows": b64encode(small.tobytes()).decode()}
+
+
+def unpacked(data: Any) -> Any:
+    """Return the plain data that `packed` has made smaller."""
+    if isinstance(data, list):
+        return [unpacked(each) for each in data] if data and isinstance(data[0], CONTAINERS) else data
+    if not isinstance(data, dict):
+        return data
+    if "rows" not in data or not isinstance(data["rows"], str):
+        return {name: unpacked(value) for name, value in data.items()}
+    count, numbers = data["shape"][0], b64decode(data["rows"])
+    number_of = np.frombuffer(numbers, f"u{len(numbers) // count}")
+    rows = np.frombuffer(b64decode(data["array"]), np.uint64).reshape(int(number_of.max()) + 1, -1)
+    whole = {name: value for name, value in data.items() if name != "rows"}
+    return whole | {"array": b64encode(rows[number_of].tobytes()).decode()}
 
 
 def _digest(text: str) -> bytes:

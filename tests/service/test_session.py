@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gavel_py as gp
+from gavel_py.io.snapshots import encode
 from gavel_py.service import log as event_log
 from gavel_py.service import session as session_module
 from gavel_py.service.events import strict_json
@@ -317,6 +319,33 @@ def test_at_most_five_rounds_are_played_again(tmp_path: Path, monkeypatch: pytes
     with opened(tmp_path) as session:
         assert session.last_round == last
     assert len(played) == 3
+
+
+def test_equal_rows_are_saved_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as session:
+        session.apply([*(submit(n, num_gpus=1) for n in range(400)), *rounds("a", "b", "c")])
+        session.checkpoint(always=True)
+        state = session.scheduler.to_dict()
+        plain = json.loads(json.dumps(state))
+        small = session_module.packed(plain)
+        assert session_module.unpacked(small) == plain
+        assert small != plain
+        assert (tmp_path / "a" / "snapshot.json").stat().st_size < 0.6 * len(json.dumps(state))
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        wanted = session.apply([*rounds("d"), {"id": "c", "event": "complete", "job_id": "j0"}, *rounds("e")])
+    with opened(tmp_path / "b") as session:
+        assert session.apply([*rounds("d"), {"id": "c", "event": "complete", "job_id": "j0"}, *rounds("e")]) == wanted
+
+
+@given(st.integers(1, 4), st.integers(1, 300), st.sampled_from(["f8", "i8", "?", "f4"]), st.integers(0, 2**32))
+def test_packed_arrays_are_unpacked_bit_by_bit(columns: int, count: int, kind: str, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    pool = np.array([0.0, -0.0, 1.5, 2.0**60, math.nan, math.inf])
+    with np.errstate(invalid="ignore"):
+        array = pool[chance.integers(0, 6, (chance.integers(1, 30), columns))][chance.integers(0, 1, count)].astype(kind)
+        array[: count // 3] = pool[chance.integers(0, 6, (count // 3, columns))].astype(kind)
+    plain = {"x": [encode(array)], "y": [1, None, {"rows": 3}], "z": {"rows": [1, 2]}}
+    assert session_module.unpacked(json.loads(json.dumps(session_module.packed(plain)))) == plain
 
 
 def test_the_log_is_kept_in_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
