@@ -100,3 +100,34 @@ def test_one_row_contradicts_nothing(gavel: Gavel, tmp_path: Path, speed: str) -
     (tmp_path / "one.csv").write_text(f"job_type,num_gpus,accelerator,steps_per_second\na,1,h100,{speed}\n")
     done = gavel("import", str(tmp_path / "one.csv"))
     assert (done.code, done.err) == (0, "")
+
+
+def test_models_are_found_by_words_best_first(gavel: Gavel) -> None:
+    lines = gavel("find", "mpt", "7b").out.splitlines()
+    assert lines[0].startswith("Best matches first: 10 of ")
+    assert all(len(line) <= 80 for line in lines)
+    found = json.loads(gavel("find", "mpt", "7B", "--json").out)
+    whole = [each for each in found if each["scores"] == [1, 1]]
+    profile = gp.ThroughputProfile.builtin("mpt-2023")
+    assert {each["job_type"] for each in whole} == {name for name in profile.job_types if name.startswith("MPT-7B ")}
+    for each in whole:
+        rows = [row for row in profile.rows if row.job_type == each["job_type"]]
+        assert each["gang_sizes"] == sorted({row.num_gpus for row in rows})
+        assert set(each["accelerators"]) == {row.accelerator for row in rows}
+    sums = [sum(each["scores"]) for each in found]
+    assert sums == sorted(sums, reverse=True)
+    assert {each["job_type"] for each in found if "70B" in each["job_type"]} == {
+        each["job_type"] for each in json.loads(gavel("find", "mpt", "--json").out) if "70B" in each["job_type"]
+    }, "7b is not the beginning of 70b"
+    first = gavel("find", "llama", "7b").out.splitlines()[2]
+    assert "LLaMA" in first or "Llama" in first, "no profile has both; the first word counts first"
+
+
+def test_the_profiles_of_a_store_are_searched_too(gavel: Gavel, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("job_type,num_gpus,accelerator,steps_per_second\nzebra finetune,4,h100,2\nother,1,h100,1\n")
+    assert gavel("import", str(tmp_path / "own.csv")).code == 0
+    (row,) = json.loads(gavel("find", "zeb", "h100", "--json").out)
+    assert (row["job_type"], row["profile"], row["gang_sizes"], row["scores"]) == ("zebra finetune", "own", [4], [0.5, 1])
+    nothing = gavel("find", "qwertz")
+    assert nothing.code == 2
+    assert "no profile has any of the words qwertz" in nothing.err

@@ -10,6 +10,7 @@ from gavel_py.cli.inputs import STORE
 
 COMMANDS = {
     "list": "stored.list_profiles",
+    "find": "stored.find",
     "show": "stored.show",
     "import": "stored.import_profile",
     "export": "stored.export",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,66 @@ def _sizes(sizes: Sequence[float]) -> str:
     """Return gang sizes as text; of many, only the smallest and the largest."""
     names = [gang_text(size) for size in sizes]
     return ", ".join(names) if len(names) <= MAX_SIZES else f"{names[0]} to {names[-1]}"
+
+
+MAX_FOUND = 10
+"""Maximum number of job types that a search lists without --all."""
+
+
+@click.command("find")
+@click.argument("words", nargs=-1, required=True, metavar="WORD...")
+@click.option("--all", "every", is_flag=True, help=f"List all matches, not only the first {MAX_FOUND}.")
+@click.option("--json", "as_json", **JSON)
+@click.pass_obj
+def find(store: gp.ThroughputStore, words: Sequence[str], every: bool, as_json: bool) -> None:
+    """Find models in all profiles by words.
+
+    Job types, gang sizes and accelerators of the built-in and stored profiles, those with the most of the words first, earlier
+    words before later ones. A word is that of a job type, accelerator or profile, or the beginning of one.
+
+    \b
+    gavel profiles find llama 7b
+    gavel profiles find resnet h100
+    """
+    wanted = [part for word in words for part in _parts(word)]
+    found = [row for name in store.names() for row in _found(store.find(name), wanted)]
+    found.sort(key=lambda row: (-sum(row["scores"]), [-score for score in row["scores"]], len(row["job_type"])))
+    refuse((not found, f"no profile has any of the words {' '.join(words)}; gavel profiles list names all profiles"))
+    if as_json:
+        emit(json_text(found), None)
+        return
+    shown = found if every else found[:MAX_FOUND]
+    more = f"; {len(found) - len(shown):,} more: --all" if len(found) > len(shown) else ""
+    rows = [[row["job_type"], row["profile"], _sizes(row["gang_sizes"]), ", ".join(row["accelerators"])] for row in shown]
+    columns = [Column("job type", "name"), Column("profile", "text"), Column("GPUs", "text"), Column("on", "prose")]
+    emit(table_text(f"Best matches first: {len(shown)} of {len(found):,}{more}", columns, rows), None)
+
+
+def _parts(text: str) -> list[str]:
+    """Return the words and numbers of a text, in lower case."""
+    return re.findall(r"[a-z0-9]+(?:\.[0-9]+)?", text.lower())
+
+
+def _found(profile: gp.ThroughputProfile, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the job types of a profile that have any of the words, with scores: 1 for a word, 0.5 for the beginning of one."""
+    measured: dict[str, tuple[set[float], set[str]]] = {job_type: (set(), set()) for job_type in profile.job_types}
+    for row in profile.rows:
+        sizes, names = measured[row.job_type]
+        sizes.add(row.num_gpus)
+        names.add(row.accelerator)
+    for job_type, (sizes, names) in measured.items():
+        own = _parts(job_type)
+        known = {*own, *_parts(profile.name), *(part for name in names for part in _parts(name))}
+        scores = [1.0 if word in known else 0.5 * any(each.startswith(word) for each in known) for word in wanted]
+        if any(each.startswith(word) for word in wanted for each in own):
+            accelerators = [name for name in profile.accelerators if name in names]
+            yield {
+                "job_type": job_type,
+                "profile": profile.name,
+                "gang_sizes": sorted(sizes),
+                "accelerators": accelerators,
+                "scores": scores,
+            }
 
 
 @click.command("show")
