@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import secrets
 import threading
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from gavel_py.errors import InputError
 from gavel_py.io.writing import check_libraries
 from gavel_py.service.reader import SessionReader
 from gavel_py.service.session import Session
@@ -72,6 +74,7 @@ class Page:
             return ""
         with self._lock:
             if self._drawn[0] is not rounds[-1]:
-                length = rounds[-1].end_seconds - rounds[-1].start_seconds
-                self._drawn = rounds[-1], rounds_svg(rounds, cluster, round_seconds=length)
+                length, self._drawn = rounds[-1].end_seconds - rounds[-1].start_seconds, (rounds[-1], "")
+                with suppress(InputError):  # as it raises for GPUs that jobs share
+                    self._drawn = rounds[-1], rounds_svg(rounds, cluster, round_seconds=length)
             return self._drawn[1]

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from gavel_py.allocation.result import Allocation
+from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.allocation.solver import solve
 from gavel_py.errors import Fault, UnknownNameError
+from gavel_py.policies.base import AllocationStatus
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.scheduling import NodeState
 from gavel_py.scheduling.options import AllocationOptions
@@ -18,10 +19,10 @@ from gavel_py.service.session import Session
 if TYPE_CHECKING:
     from gavel_py.report.allocation_page import AllocationView
 
-HAD_ALL, NEXT_ROUND = "it has had what it was promised", "the next round decides on it"
-"""Why a job waits for which the last round has no other reason."""
+OTHERWISE = {True: "it has had what it was promised", False: "it is promised no time now", None: "the next round decides on it"}
+"""Why a job waits for which the last round has no reason, by whether the allocation gives it time; None if it does not have it."""
 
-NOT_DRAWN = "Rounds are not drawn, since the cluster is too large."
+NOT_DRAWN = "Rounds are not drawn: the cluster is too large, or jobs share GPUs."
 
 P = ParamSpec("P")
 
@@ -87,7 +88,8 @@ class SessionReader:
         if self._solved is None or self._solved[0] is not allocation:
             options = {name: getattr(scheduler.options, name) for name in AllocationOptions.model_fields}
             problem = AllocationProblem.from_jobs(scheduler.jobs, scheduler.cluster, scheduler.profile, **options)
-            self._solved = allocation, solve(problem, scheduler.policy)
+            again = unpromised if allocation.status == AllocationStatus.DIRECT else solve
+            self._solved = allocation, again(problem, scheduler.policy)
         return self._solved[1]
 
     @_of_one_version
@@ -119,13 +121,15 @@ class SessionReader:
         with self._session.unchanged():
             scheduler, last, state = self._session.scheduler, self._session.last_round, self.measured()
             allocation, running, reasons = self._proven_allocation(), scheduler.running, {} if last is None else last["excluded"]
-            promised = set(allocation.job_ids) if allocation is not None and self._session.rounds else set()
+            has_time: dict[str, bool] = {}
+            if allocation is not None and self._session.rounds:  # after a start, the waits of the last round are not known
+                has_time = dict(zip(allocation.job_ids, (allocation.time_fractions.sum(axis=1) > 0).tolist(), strict=True))
             waiting = [
                 WaitingJob(
                     job.job_id,
                     job.tenant,
                     job.num_gpus,
-                    reasons.get(job.job_id) or scheduler.wait_of(job.job_id) or (HAD_ALL if job.job_id in promised else NEXT_ROUND),
+                    reasons.get(job.job_id) or scheduler.wait_of(job.job_id) or OTHERWISE[has_time.get(job.job_id)],
                 )
                 for job in scheduler.jobs
                 if job.job_id not in running

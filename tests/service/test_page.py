@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from http.client import HTTPResponse
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.service.page import cookie_of, token_in
-from tests.service.sessions import opened, submit
+from gavel_py.service.reader import SessionReader
+from tests.service.sessions import CLUSTER, opened, profile, submit
 from tests.service.test_api import READ, WRITE, Client, serving
 from tests.support.browser import needs_browser, open_tab
 
@@ -153,7 +155,27 @@ def test_rounds_of_a_large_cluster_are_not_drawn(session: gp.Session, monkeypatc
         client("POST", "/v1/events", some_events())
         page = ask(client, "/")[1]
     assert "<svg" not in page
-    assert "Rounds are not drawn, since the cluster is too large." in page
+    assert "Rounds are not drawn: the cluster is too large, or jobs share GPUs." in page
+
+
+def test_what_is_promised_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    for options in ({"mechanism": "direct"}, {"policy": "fifo"}):
+        folder, made = tmp_path / str(options), partial(gp.RoundScheduler, gp.Cluster.from_inline(CLUSTER), profile(), **options)
+        with gp.Session(folder, profile(), made) as session:
+            session.apply([*(submit(n, tenant="t") for n in range(20)), {"id": "r", "event": "round"}])
+            before, page = SessionReader(session).tenants(), SessionReader(session).view("")
+            assert {each.why for each in page.waiting} >= {"it is promised no time now"}
+        with gp.Session(folder, profile()) as session:
+            assert SessionReader(session).tenants() == before
+            assert SessionReader(session).view("").due == page.due
+
+
+def test_rounds_with_shared_gpus_are_not_drawn(session: gp.Session) -> None:
+    session.apply([*(submit(n, num_gpus=0.5) for n in range(30)), {"id": "r", "event": "round"}])
+    with serving(session) as client:
+        answer, page = ask(client, "/")
+    assert answer.status == 200
+    assert "Rounds are not drawn: the cluster is too large, or jobs share GPUs." in page
 
 
 def test_the_page_without_its_libraries(session: gp.Session, monkeypatch: pytest.MonkeyPatch) -> None:
