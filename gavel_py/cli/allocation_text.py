@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import gavel_py as gp
 from gavel_py.cli.accounting import deadlines_line, forecast_lines, tenants_line, tenants_table
-from gavel_py.cli.output import SAME_VALUE, counted, declared_columns, metric_row, money, number, size_text, time_text
+from gavel_py.cli.output import SAME_VALUE, counted, declared_columns, metric_row, money, number, price_text, size_text, time_text
 from gavel_py.cli.tables import (
     Column,
     Columns,
@@ -336,7 +336,10 @@ def use_text(allocation: gp.Allocation, problem: gp.AllocationProblem) -> str:
         (Column("GPUs used", "text", 2), map(bar, used)),
         ("", map("{:.1%}".format, used)),
         ("of", map("{:g}".format, problem.capacities)),
-        (Column(f"objective per extra GPU{at_most}", optional=1), () if prices is None else map(number, prices)),
+        (
+            Column(f"objective per extra GPU{at_most}", optional=1),
+            () if prices is None else [price_text(each, allocation.objective_value) for each in prices],
+        ),
     ]
     return columns_text("", columns)
 
@@ -524,6 +527,7 @@ def constraints_text(
     allocations: (label of the policy, allocation) pairs; on_average: the constraints that rounds keep on average only;
     exceeded: notes on those that rounds exceed.
     """
+    allocations = list(allocations)
     outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
     if not outcomes:
         return ""
@@ -531,11 +535,13 @@ def constraints_text(
     columns = [*([Column("policy", "name")] if has_policies else []), Column("constraint", "prose"), Column("kept", "text")]
     columns += [Column("missed by"), Column("loses", optional=1), Column("worth of a unit", optional=2)]
     rows, notes = [], []
+    values = {label: allocation.objective_value for label, allocation in allocations}
     for label, each in outcomes:
+        price = price_text(each.price, values[label])
         first = [*([label] if has_policies else []), each.constraint]
         violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
         kept = "on average" if each.constraint in on_average else "yes"
-        rows.append([*first, kept if each.kept else styled("no", "bad"), number(violation), number(lost), number(each.price)])
+        rows.append([*first, kept if each.kept else styled("no", "bad"), number(violation), number(lost), price])
         worst = sorted(each.jobs.items(), key=lambda item: -item[1])
         if worst:
             more = f" and {len(worst) - MAX_MISSES} more" if len(worst) > MAX_MISSES else ""

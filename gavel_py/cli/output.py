@@ -104,6 +104,16 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:z.4g}"
 
 
+def price_text(price: float | None, objective: float | None) -> str:
+    """Return what a unit is worth to the objective; "nothing" for 0, and for less than 1e-9 of the objective, which is rounding.
+
+    >>> price_text(2e-16, 0.8), price_text(0.2667, 0.8), price_text(None, 0.8)
+    ('nothing', '0.2667', '-')
+    """
+    is_nothing = price is not None and abs(price) <= SAME_VALUE / 1000 * abs(objective or 0.0)
+    return "nothing" if is_nothing else number(price)
+
+
 def money(value: float | None) -> str:
     """Return an amount as text, "unknown" for None."""
     return "unknown" if value is None else f"{value:,.2f}"

@@ -17,7 +17,7 @@ import gavel_py as gp
 from gavel_py.cli.accounting import with_accounts
 from gavel_py.cli.allocation_text import left_out_text, limiting_jobs
 from gavel_py.cli.inputs import Inputs
-from gavel_py.cli.output import SAME_VALUE, counted, money, number
+from gavel_py.cli.output import SAME_VALUE, counted, money, number, price_text
 from gavel_py.cli.tables import Columns, columns_text, table_text, wrapped
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import decimal_hint, nearest
@@ -226,7 +226,11 @@ def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], lev
         ("cost per hour", [money(each.get("cost_per_hour")) for each in metrics] if has_prices else ()),
     ]
     used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
-    prices = [[name, *map(number, each.shadow_prices)] for name, each in clusters.items() if each.shadow_prices is not None]
+    prices = [
+        [name, *(price_text(price, each.objective_value) for price in each.shadow_prices)]
+        for name, each in clusters.items()
+        if each.shadow_prices is not None
+    ]
     at_most = ", at most" if any(each.shadow_prices_at_most for each in clusters.values()) else ""
     parts = [
         columns_text(f"What if, under {label}", columns) + wrapped([NOTE, *_next_lines(now, then, levels)], indent=""),

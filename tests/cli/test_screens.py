@@ -16,6 +16,7 @@ import pytest
 
 import gavel_py as gp
 from gavel_py.cli import tables
+from gavel_py.cli.output import price_text
 from tests.support.commands import Gavel, enter_folder, runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -353,3 +354,27 @@ def test_the_figures_of_the_sentences_follow_from_the_allocation(gavel: Gavel, m
     assert f"ends after {(problem.steps_remaining / throughputs).max() / 86400:.3g} days" in sentence
     sentence, fractions, _ = figures("min_cost")
     assert f"cost {(fractions * sizes[:, None] * problem.prices_per_hour).sum():.4g} an hour" in sentence
+
+
+def test_prices_that_are_rounding_are_nothing(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On six GPUs for three jobs, one more is worth nothing; a used-up type has a price, in tables and in explanations alike."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "speeds.csv").write_text("job_id,v100,k80\na,4,1\nb,2,1\nc,1,1\n")
+    (tmp_path / "jobs.csv").write_text("job_id\na\nb\nc\n")
+    small = ["solve", "jobs.csv", "--throughputs", "speeds.csv", "-c"]
+
+    def worth(cluster: str, *more: str) -> list[str]:
+        lines = gavel(*small, cluster, *more).out.splitlines()
+        head = next(at for at, line in enumerate(lines) if "GPU type" in line)
+        return [line.split()[-1] for line in lines[head + 1 : head + 3]]
+
+    assert worth("v100:3,k80:3") == ["nothing", "nothing"]
+    scarce = json.loads(gavel(*small, "v100:1,k80:1", "--json").out)["shadow_prices"]
+    assert min(scarce.values()) > 0
+    assert worth("v100:1,k80:1") == [f"{scarce[name]:.4g}" for name in ("v100", "k80")]
+    text = gavel(*small, "v100:1,k80:1", "--what-if", "v100+3").out
+    row = [line.split() for line in text.splitlines() if line.split()[:1] == ["v100+3"]][-1]
+    assert row[1:] == ["nothing", "nothing"]
+    tiny = [price_text(price, 0.5) for price in (0.0, 2e-16, -2e-16, 4e-10, 6e-10, 0.25, None)]
+    assert tiny == ["nothing", "nothing", "nothing", "nothing", "6e-10", "0.25", "-"]
+    assert [price_text(price, None) for price in (0.0, 1e-12)] == ["nothing", "1e-12"], "there is nothing to compare with"

@@ -221,7 +221,7 @@ class _ProofBindings:
             name = self.duals.jobs.rules.hard_rows[r].name
             price = None if prices is None or r >= len(prices) else float(prices[r])
             text = f"{name} is just met, at the cost of others" if self._costs(r).min() < 0 else f"{name} is used up"
-            worth = "" if price is None else f"; each unit less strict is worth up to {price:.4g} to the objective"
+            worth = "" if price is None else f"; each unit less strict is worth {self._worth(price) or 'nothing'}"
             yield Binding("limit", name, price, text + worth)
 
     def _types(self) -> Iterator[Binding]:
@@ -233,8 +233,15 @@ class _ProofBindings:
                 yield Binding("gpus", name, None, text)
                 continue
             price = float(prices[j])
-            gain = f"one more is worth up to {price:.4g} to the objective" if price > 0 else "one more alone gains nothing"
-            yield Binding("gpus", name, price, f"{text}; {gain}")
+            worth = self._worth(price)
+            yield Binding(
+                "gpus", name, price, f"{text}; {f'one more is worth {worth}' if worth else 'one more alone gains nothing'}"
+            )
+
+    def _worth(self, price: float) -> str:
+        """Return a price as text, "" for one that is rounding beside the objective."""
+        is_nothing = price <= SOLVER_TOLERANCE * abs(self.allocation.objective_value or 0.0)
+        return "" if is_nothing else f"up to {price:.4g} to the objective"
 
 
 @dataclass(frozen=True, eq=False)
