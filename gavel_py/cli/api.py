@@ -39,8 +39,8 @@ class ApiOptions(SessionOptions):
 def command(request: ApiOptions) -> None:
     """Serve a session over HTTP until Ctrl-C or SIGTERM.
 
-    The routes and events are on the page From another language, and in /openapi.json. Events are on the disk before they are
-    answered, so that the service may be killed and started again at any time.
+    The routes and events are on the page From another language, and in /openapi.json; in a browser, / shows the session. Events are
+    on the disk before they are answered, so that the service may be killed and started again at any time.
 
     \b
     gavel api --state jobs.state --cluster v100:16,p100:8/4
