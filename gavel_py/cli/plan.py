@@ -205,9 +205,9 @@ def _of_jobs(request: FleetPlanOptions) -> Callable[..., gp.TracePlan]:
 
 def limits_of(request: FleetPlanOptions) -> gp.FleetLimits:
     """Return the limits of --budget, --power-kw and --racks."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)(/h)?", (request.budget or "0").replace(",", ""))
+    found = re.fullmatch(r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?)(/h)?", request.budget or "0")
     check_value(request.budget or "", found, "is not an amount in US dollars, as in 250000, or per hour, as in 30000/h")
-    amount = float(found[1]) if found and request.budget else None
+    amount = float(found[1].replace(",", "")) if found and request.budget else None
     name = "budget_usd_per_hour" if found and found[2] else "budget_usd"
     others: dict[str, Any] = {"power_kw": request.power_kw, "racks": request.racks, "usd_per_kwh": request.usd_per_kwh}
     return gp.FleetLimits(**others | {name: amount})

@@ -16,6 +16,9 @@ from gavel_py.io.records import number_of, repeated
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.tolerances import INPUT_ROUNDING
 
+MOST = 1e9
+"""The largest number of GPUs, and of a speed, that is taken for one."""
+
 CLOCKS = ("hour", "time")
 OF_JOBS = {"job_id", "job_type", "total_steps", "num_gpus", "arrival_seconds", "JobID", "submit_time"}
 """Columns by which a file of jobs is recognised."""
@@ -104,8 +107,9 @@ def read_demand(path: str | Path) -> HourlyDemand:
 def _cell(attempt: object, place: str, cell: str | None, name: str) -> float:
     """Return the GPUs in a cell, and note its fault. Differences of sums may leave a negative rounding error."""
     value = number_of(cell)
-    if not -INPUT_ROUNDING <= value < np.inf:
-        found = "is missing; write 0 if nothing ran" if cell is None else f"must be a number of at least 0, found {shown(cell)}"
+    if not -INPUT_ROUNDING <= value <= MOST:
+        rule = f"must be at most {MOST:,.0f}" if value > MOST else "must be a number of at least 0"
+        found = "is missing; write 0 if nothing ran" if cell is None else f"{rule}, found {shown(cell)}"
         attempt(lambda: refuse(place, (True, name, found + decimal_hint(cell))))  # type: ignore[operator]
     return max(value, 0.0)
 
@@ -150,17 +154,17 @@ def _clock_faults(clock: str, texts: Sequence[str], places: Sequence[str]) -> It
 def _moment(text: str) -> float | datetime | None:
     number = number_of(text)
     if number == number:  # not NaN
-        return number if number == int(number) else None
+        return number if number.is_integer() else None
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(UTC) if found.tzinfo else found
+    except (ValueError, OverflowError):
         return None
 
 
 def _number_of_hour(moment: float | datetime | None) -> float:
     if isinstance(moment, datetime):
-        at = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(hours=1)
+        return (moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(hours=1)
     return float(moment or 0.0)
 
 

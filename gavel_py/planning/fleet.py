@@ -24,6 +24,9 @@ from gavel_py.problem.tolerances import WHOLE_TOLERANCE
 WORST = 5
 """Hours that are named of those that a fleet does not serve."""
 
+FASTEST = 1_000_000
+"""The largest relative throughput; programs with larger ones could not be solved reliably."""
+
 MONTH_HOURS = 730
 """The longest block of hours that is held back."""
 
@@ -441,10 +444,11 @@ def _speeds(
         speeds = np.asarray(given, dtype=float)
         shape = (len(demand.classes), len(names))
         refuse("speeds", (speeds.shape != shape, "", f"must have the shape {shape}, classes by types, found {speeds.shape}"))
+    is_usual = (speeds == 0) | ((speeds >= 1 / FASTEST) & (speeds <= FASTEST))
     with together() as attempt:
         attempt(
             lambda: InputError.raise_any(
-                faults_among("speeds", (not (np.isfinite(speeds) & (speeds >= 0)).all(), "", "must be finite and at least 0"))
+                faults_among("speeds", (not is_usual.all(), "", f"must be 0, or at least 1/{FASTEST:,} and at most {FASTEST:,}"))
             )
         )
         nowhere = [name for name, row in zip(demand.classes, speeds, strict=True) if not (row > 0).any()]

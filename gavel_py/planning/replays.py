@@ -269,8 +269,8 @@ def plan_from_trace(
     endless = [each for each in trace if lacks_type(each)]
     if endless:
         gpus = sum(each.job.num_gpus for each in endless)
-        text = f"Jobs without steps and duration never end, so they are left out, with the {gpus:g} GPUs that they would hold: "
-        trace = trace.changed((each for each in trace if each not in endless), f"{text}{len(endless)}.")
+        text = f"Jobs without steps and duration never end, so they are left out, with the {gpus:g} GPUs that they would hold"
+        trace = trace.changed((each for each in trace if not lacks_type(each)), f"{text}: {counted(len(endless), 'job')}.")
     refuse("trace", (not len(trace), "", "has no jobs that end"))
     market = FleetMarket(sold, have, limits or FleetLimits())
     runner = _Replays(trace, market, profile, goal, policy, existing, round_seconds, **replaying)

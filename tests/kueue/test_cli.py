@@ -9,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -323,16 +322,6 @@ def test_what_kubectl_reports_is_noted_and_a_context_is_quoted(
     options = ("--profile", "speeds.csv", "--steps", "0", "--out", "advice.sh")
     assert gavel("advise", "--context", "my cluster", *options).code == 0
     assert "kubectl --context 'my cluster' patch" in (tmp_path / "advice.sh").read_text()
-
-
-def test_a_time_without_a_zone_is_utc(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    try:
-        assert gavel("show", "state.json", "--now", "2026-01-02T12:00:00").out.startswith("2026-01-02 12:00 UTC")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def test_wrong_usage(gavel: Gavel) -> None:

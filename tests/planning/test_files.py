@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gavel_py as gp
@@ -108,6 +109,22 @@ def test_all_faults_of_hours_come_at_once(written: Write) -> None:
         "file.csv, line 4, field hour: 1 appears twice, first at file.csv, line 3",
         "file.csv, line 5, field hour: 2 hours are missing before 4; write its GPUs, 0 if nothing ran",
     ]
+
+
+@pytest.mark.parametrize(("name", "value"), [("hour", "inf"), ("hour", "0.5"), ("time", "0001-01-01T00:00+05:00")])
+def test_an_hour_that_is_none_is_refused(written: Write, name: str, value: str) -> None:
+    (found,) = faults(lambda: gp.read_demand(written(f"{name},a\n{value},1\n")))
+    assert f"field {name}: must be a whole number of the hour, or a time such as" in found
+
+
+def test_numbers_that_no_program_can_hold_are_refused(written: Write) -> None:
+    (found,) = faults(lambda: gp.read_demand(written("hour,a\n0,1e308\n")))
+    assert found == "file.csv, line 2, field a: must be at most 1,000,000,000, found '1e308'"
+    demand = gp.HourlyDemand(("t0",), np.ones((20, 1)))
+    offered = gp.Catalog((gp.CatalogEntry(accelerator="t0", num_gpus=1, rent_usd=1),))
+    for speed in (1e-320, 1e308, -1.0, np.nan):
+        with pytest.raises(gp.InputError, match="speeds: must be 0, or at least 1/1,000,000 and at most 1,000,000"):
+            gp.plan_fleet(demand, offered, relative_throughputs=[[speed]])
 
 
 def test_the_change_of_the_clock_is_named_as_a_reason(written: Write) -> None:

@@ -68,7 +68,9 @@ def test_all_faults_of_all_files_come_at_once(plan: Gavel) -> None:
     assert "write 95%" in done.err
 
 
-@pytest.mark.parametrize("wrong", [["--budget", "lots"], ["--max", "h100=-1"], ["--max", "b200=1"], ["--have", "b200:8"]])
+@pytest.mark.parametrize(
+    "wrong", [["--budget", "lots"], ["--budget", "7,5/h"], ["--max", "h100=-1"], ["--max", "b200=1"], ["--have", "b200:8"]]
+)
 def test_options_of_another_form_are_refused(plan: Gavel, wrong: list[str]) -> None:
     done = plan("--demand", "hourly.csv", *wrong)
     assert done.code == 2

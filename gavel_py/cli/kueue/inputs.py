@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import click
 
 import gavel_py as gp
 from gavel_py.cli.files import InputFile
-from gavel_py.cli.inputs import INPUT, PROFILE, argument, assignments, find_profile, main_option, option
-from gavel_py.cli.usage import check_value, refuse
+from gavel_py.cli.inputs import INPUT, PROFILE, argument, assignments, date, find_profile, main_option, option
+from gavel_py.cli.usage import refuse
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class KueueInput:
         metavar="H",
         help="Length of jobs that state none and of whose type none has finished.",
     )
-    now: str | None = option("Input", metavar="TIME", help="Time of the file, as 2026-01-01T12:00:00Z [the newest stamp in it].")
+    now: datetime | None = option(
+        "Input", type=date, metavar="TIME", help="Time of the file, as 2026-01-01T12:00:00Z [the newest stamp in it]."
+    )
     released: bool = option("Input", help="Read queues that are held as if they were released.")
 
     def read(self) -> gp.KueueState:
@@ -51,7 +53,7 @@ class KueueInput:
             accelerators=assignments(self.maps, "--map", "FLAVOR=TYPE"),
             types=tuple(_types(self.types)) if self.types else (),
             hours=self.hours,
-            now=_seconds(self.now),
+            now=None if self.now is None else self.now.timestamp(),
             released=self.released,
         )
         return gp.read_kueue_of(self.context, settings) if self.context else gp.read_kueue(self.state, settings)  # type: ignore[arg-type]
@@ -68,14 +70,3 @@ def _types(path: Path) -> list[tuple[str, str]]:
             faults.append(gp.Fault(f"{path}, line {number}", "", f"must be `pattern: job type`, found {line.strip()!r}"))
     gp.InputError.raise_any(faults)
     return found
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
-    except ValueError:
-        check_value(text, None, "is not a time such as 2026-01-01T12:00:00Z")
-        return None
