@@ -319,8 +319,7 @@ def _used(row: Row, jobs: JobClasses, fractions: Floats) -> float:
 
 def _weights(jobs: JobClasses) -> Floats:
     """Return (G,) w_g; 1 if the policy does not read weights, since a class may then contain different weights."""
-    weights: Floats = jobs.weights if "weights" in jobs.reads else np.ones(len(jobs))
-    return weights
+    return jobs.weights if "weights" in jobs.reads else np.ones(len(jobs))
 
 
 def _is_as_good(certificate: Certificate, fractions: Floats, before: Floats, tolerance: float = 0.0) -> bool:

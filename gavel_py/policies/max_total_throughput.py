@@ -31,5 +31,4 @@ class MaxTotalThroughput(LinearSumPolicy):
         return self.normalized
 
     def gains(self, jobs: JobClasses) -> Floats:
-        gains: Floats = jobs.throughputs / jobs.equal_share[:, None] if self.normalized else jobs.throughputs
-        return gains
+        return jobs.throughputs / jobs.equal_share[:, None] if self.normalized else jobs.throughputs

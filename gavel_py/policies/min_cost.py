@@ -120,8 +120,7 @@ class MinCost(LinearSumPolicy):
         text = f"is unknown, but {self.name} needs it"
         InputError.raise_any([Fault(f"accelerator type {name!r}", "price_per_hour", text) for name in names])
         prices = np.nan_to_num(jobs.prices_per_hour) * jobs.gpu_parts
-        costs: Floats = jobs.num_gpus[:, None] * prices
-        return costs
+        return jobs.num_gpus[:, None] * prices
 
     def decide(self, jobs: JobClasses, solver: LinearSolver) -> Decision:
         first = Shortfall(min_share=self.min_share).decide(without_penalties(jobs), solver)

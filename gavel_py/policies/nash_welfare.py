@@ -71,9 +71,7 @@ class NashWelfare(SumPolicy):
         except TimeLimitReached:
             raise TimeLimitReached(None, (decision.time_fractions,), (decision.certificate.scarcity,)) from None
         return replace(
-            decision,
-            time_fractions=decision.time_fractions * kept[:, None],
-            certificate=BeforeDiscount(decision.certificate, kept),
+            decision, time_fractions=decision.time_fractions * kept[:, None], certificate=BeforeDiscount(decision.certificate, kept)
         )
 
     @property

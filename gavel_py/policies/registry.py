@@ -16,16 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gavel_py.errors import (
-    Fault,
-    GavelError,
-    InputError,
-    UnknownNameError,
-    decimal_hint,
-    faults_among,
-    refuse,
-    unknown_names,
-)
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, faults_among, refuse, unknown_names
 from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.policies.base import Policy
 from gavel_py.policies.constraints.compiling import given_constraints

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from gavel_py.errors import Fault, InputError, PolicyError, SolverError, UnboundedError, refuse
-from gavel_py.optimization.checking.certificates import (
-    Certificate,
-    PricedCertificate,
-    Prices,
-    within_capacity,
-)
+from gavel_py.optimization.checking.certificates import Certificate, PricedCertificate, Prices, within_capacity
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.formulation.matrices import SumCertificate
 from gavel_py.optimization.job_classes import JobClasses

@@ -269,13 +269,7 @@ def largest_gangs(jobs: Sequence[Job], cluster: Cluster) -> Floats:
 
 
 def largest_even_gang(
-    cluster: Cluster,
-    accelerator: str,
-    size: int,
-    locality: str,
-    *,
-    split: int = EVEN_SPLIT,
-    **needs: float,
+    cluster: Cluster, accelerator: str, size: int, locality: str, *, split: int = EVEN_SPLIT, **needs: float
 ) -> float:
     """Return the largest gang of at most this size that an empty cluster can hold with an even split.
 

@@ -47,8 +47,7 @@ class GpuCounts:
     @cached_property
     def able(self) -> Mask:
         """(Q, K, L) whether jobs of a kind may have time."""
-        able: Mask = self.fits & (self.speeds > 0)
-        return able
+        return self.fits & (self.speeds > 0)
 
     @cached_property
     def per_gpu(self) -> Floats:
@@ -56,8 +55,7 @@ class GpuCounts:
         offered = self.speeds > 0
         smallest = offered.argmax(axis=2)
         speeds = np.take_along_axis(self.speeds, smallest[:, :, None], axis=2)[:, :, 0]
-        rates: Floats = np.where(offered.any(axis=2), speeds / self.counts[smallest], 0.0)
-        return rates
+        return np.where(offered.any(axis=2), speeds / self.counts[smallest], 0.0)
 
     @cached_property
     def best(self) -> Floats:
@@ -86,8 +84,7 @@ class GpuCounts:
     @property
     def is_elastic(self) -> Mask:
         """(N,) whether a job may run on several numbers of GPUs."""
-        elastic: Mask = self.kinds >= 0
-        return elastic
+        return self.kinds >= 0
 
     def by_job(self, of_kinds: Any, others: Any) -> Any:
         """Return a (Q, ...) table expanded to all jobs, with the rows of `others` for jobs whose number of GPUs is fixed."""
@@ -153,8 +150,7 @@ class GpuCounts:
         """Return (P,) steps/s of elastic jobs on numbers of GPUs of types, 0 where that number is not offered; all (P,)."""
         places = np.minimum(np.searchsorted(self.counts, counts), len(self.counts) - 1)
         offered = self.counts[places] == counts
-        speeds: Floats = np.where(offered, self.speeds[self.kinds[jobs], types, places], 0.0)
-        return speeds
+        return np.where(offered, self.speeds[self.kinds[jobs], types, places], 0.0)
 
     def offered(self, i: int, j: int) -> dict[int, float]:
         """Return {number of GPUs: steps/s} of an elastic job on a type."""

@@ -81,8 +81,7 @@ def _startable(state: SchedulerState, current: CurrentAllocation, found: RoundPl
     """Return (N,) the gangs that can still start, given the changes that a mechanism may have reported while it selected."""
     present = np.zeros(state.table.capacity, dtype=bool)
     present[current.rows] = current.present(state.table)
-    startable: Mask = present[found.rows] & (state.gangs.types[found.rows] < 0) & _all_in(_idle_gpus(state), found.held)
-    return startable
+    return present[found.rows] & (state.gangs.types[found.rows] < 0) & _all_in(_idle_gpus(state), found.held)
 
 
 def _all_in(gpus: Mask, held: HeldGpus) -> Mask:

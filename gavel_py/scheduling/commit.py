@@ -132,11 +132,7 @@ def _of_jobs(state: SchedulerState, current: CurrentAllocation, rows: Indices, h
 
 
 def begin_round(
-    state: SchedulerState,
-    plan: RoundPlan | EventPlan,
-    start: float,
-    options: SchedulerOptions,
-    limits: RoundLimits = NO_LIMITS,
+    state: SchedulerState, plan: RoundPlan | EventPlan, start: float, options: SchedulerOptions, limits: RoundLimits = NO_LIMITS
 ) -> Round:
     """Begin a planned round now: enter it in accounts, histories and running gangs, and return it.
 

@@ -66,8 +66,7 @@ class ReusedAllocation:
     @cached_property
     def covered(self) -> Mask:
         """(N,) the jobs that the solution covers."""
-        covered: Mask = self.rows >= 0
-        return covered
+        return self.rows >= 0
 
     def kept(self, allocation: Allocation, unsolved: Mask | None) -> KeptTimes:
         """Return the times of the solution for these jobs, without jobs whose time no solve has decided on (`unsolved`)."""
@@ -257,8 +256,7 @@ class CurrentAllocation:
         followed: whether to return those that rounds follow, instead of those of the policy.
         """
         times = self.fractions if followed else self._current(self.allocation.time_fractions)
-        fractions: Floats = np.concatenate([times, np.zeros((1, times.shape[1]))])[self.index_of(table)[rows]]
-        return fractions
+        return np.concatenate([times, np.zeros((1, times.shape[1]))])[self.index_of(table)[rows]]
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -327,8 +325,7 @@ class CurrentAllocation:
         among = np.zeros(table.capacity, dtype=bool)
         among[rows] = True
         done = table.columns["steps_done"][self.rows] >= self.problem.total_steps
-        left: Indices = self.rows[among[self.rows] & table.is_present[self.rows] & ~done]
-        return left
+        return self.rows[among[self.rows] & table.is_present[self.rows] & ~done]
 
 
 def solve_allocation(

@@ -31,8 +31,7 @@ full shortfall."""
 
 def surplus_of_turn(fractions: Floats, restart_rounds: Floats) -> Floats:
     """Return w_ij = TURN_RESTARTS·r_i·(1 − X_ij), in rounds: while a job runs, its surplus grows by 1 − X_ij a round."""
-    surplus: Floats = TURN_RESTARTS * restart_rounds * np.clip(1.0 - fractions, 0.0, 1.0)
-    return surplus
+    return TURN_RESTARTS * restart_rounds * np.clip(1.0 - fractions, 0.0, 1.0)
 
 
 class DeliveryLedger:
@@ -204,13 +203,7 @@ class DeliveryLedger:
         self.misplaced[rows] += (not_promised & (on_type > 0)).any(axis=1) * seconds
 
     def receive(
-        self,
-        rows: Indices,
-        num_gpus: Floats,
-        fractions: Floats,
-        columns: Indices,
-        seconds: float | Floats,
-        rounds: float | Floats,
+        self, rows: Indices, num_gpus: Floats, fractions: Floats, columns: Indices, seconds: float | Floats, rounds: float | Floats
     ) -> None:
         """Enter the rest of the round in progress for N gangs that start within it; nothing is promised for it.
 
@@ -305,8 +298,7 @@ class DeliveryLedger:
     def knows(self, rows: Indices) -> Mask:
         """Return (N,) the jobs that have an account."""
         self.fit(int(rows.max(initial=-1)) + 1)
-        known: Mask = self.num_gpus[rows] > 0
-        return known
+        return self.num_gpus[rows] > 0
 
     def _received(self, columns: Indices) -> Floats:
         """Return (N, K) 1 for each job on the type where it runs, 0 elsewhere."""

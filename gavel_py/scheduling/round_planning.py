@@ -292,12 +292,7 @@ def forced_gangs(
 
 
 def locked_gangs(
-    state: SchedulerState,
-    current: CurrentAllocation,
-    held: HeldGpus,
-    start: float,
-    least: Floats,
-    limits: tuple[RoundLimit, ...],
+    state: SchedulerState, current: CurrentAllocation, held: HeldGpus, start: float, least: Floats, limits: tuple[RoundLimit, ...]
 ) -> HeldGpus:
     """Return (N,) the GPUs of running gangs that must keep them in the round that begins at `start` seconds.
 

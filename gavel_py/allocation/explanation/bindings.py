@@ -56,8 +56,7 @@ class ServiceOrder:
     @cached_property
     def held(self) -> Floats:
         """(K,) GPUs held by jobs served before."""
-        gpus: Floats = np.where(self.before, self.jobs.num_gpus, 0.0) @ self.fractions
-        return gpus
+        return np.where(self.before, self.jobs.num_gpus, 0.0) @ self.fractions
 
     @cached_property
     def exhausted_types(self) -> Mask:
@@ -76,8 +75,7 @@ class ServiceOrder:
 
     def _is_too_little(self, parts: Floats) -> Mask:
         """Return whether the available part of its time is too little for the job to start."""
-        too_little: Mask = parts <= SOLVER_TOLERANCE if self.policy.fractional else parts < 1 - SOLVER_TOLERANCE
-        return too_little
+        return parts <= SOLVER_TOLERANCE if self.policy.fractional else parts < 1 - SOLVER_TOLERANCE
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the reasons why the job gets no more time or no faster type."""

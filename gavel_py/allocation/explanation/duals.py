@@ -161,8 +161,7 @@ def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Flo
     time_prices = mix.slopes * mix.corners - mix.heights
     price, time = (np.take_along_axis(table, at[None], axis=0)[0] for table in (mix.slopes, time_prices))
     net = np.where(jobs.runnable, price[:, None] * jobs.throughputs - costs - time[:, None], 0.0)
-    gains: Floats = net * level_per_part(certificate)
-    return gains
+    return net * level_per_part(certificate)
 
 
 def is_all(times: Floats) -> Mask:

@@ -138,8 +138,7 @@ class TimeShares:
             return excess
         jobs = self.classes if self.classes.rules is rules else replace(self.classes, rules=rules)
         costs, most = jobs.limits
-        over: Floats = costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
-        return over
+        return costs @ (jobs.counts[:, None] * self.fractions).ravel() - most
 
     def stand_for_all(self, rules: Rules) -> bool:
         """Return whether the jobs of each class are equal in everything that a proof checks, these rules included."""
@@ -352,5 +351,4 @@ def _middles(lengths: Floats, groups: Indices) -> Floats:
     order = np.argsort(groups, kind="stable")
     middles = np.empty(len(lengths))
     middles[order] = np.cumsum(lengths[order]) - lengths[order] / 2
-    result: Floats = middles - (np.cumsum(sums) - sums)[groups]
-    return result
+    return middles - (np.cumsum(sums) - sums)[groups]

@@ -216,15 +216,13 @@ class PairColumns(Columns):
         fractions = fractions * matched[self.pairs.kinds[jobs.rows]]
         used = self.gpus(fractions, jobs.counts * jobs.num_gpus)
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
-        repaired: Floats = fractions * room[self.source]
-        return repaired
+        return fractions * room[self.source]
 
     def pairs_of(self, times: TimeShares, chosen: Pairs | None) -> Pairs:
         return paired(self, times) if chosen is None else chosen
 
     def gains_of(self, pairs: Pairs) -> Floats:
-        gains: Floats = self.pairs.gains[self.pairs.kinds[pairs.first], self.pairs.kinds[pairs.second], pairs.types]
-        return gains
+        return self.pairs.gains[self.pairs.kinds[pairs.first], self.pairs.kinds[pairs.second], pairs.types]
 
     def separate(self, times: TimeShares) -> tuple[list[Row], Columns]:
         """Return broken rows on partners from a job's own group; if there are none, those on whole gangs and fractions."""

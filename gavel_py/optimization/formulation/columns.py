@@ -327,8 +327,7 @@ class ElasticColumns(Columns):
         """Return (G, K') fractions that keep the row for the GPUs of a type exactly, not only within the solver's tolerance."""
         used = self.gpus(fractions, jobs.counts * jobs.num_gpus)
         room = np.divide(self.base.capacities, used, out=np.ones_like(used), where=used > self.base.capacities)
-        repaired: Floats = fractions * room[self.source]
-        return repaired
+        return fractions * room[self.source]
 
     def counts_of(self, times: TimeShares) -> CountTimes:
         """Return the times of elastic jobs by type and number of GPUs."""

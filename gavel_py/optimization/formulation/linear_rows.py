@@ -132,8 +132,7 @@ class Limit:
         return (self.group,)
 
     def costs(self, rows: Indices, num_gpus: Floats) -> Floats:
-        table: Floats = self.sign * np.where(self.group[rows], num_gpus, 0)[:, None] * self.per_gpu
-        return table
+        return self.sign * np.where(self.group[rows], num_gpus, 0)[:, None] * self.per_gpu
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:
         jobs = np.flatnonzero(self.group)
@@ -166,8 +165,7 @@ class ObjectiveRow:
 
     def costs(self, rows: Indices, num_gpus: Floats) -> Floats:  # noqa: ARG002
         classes = self.index[rows]
-        table: Floats = -np.where(classes[:, None] >= 0, self.table[classes], 0.0)
-        return table
+        return -np.where(classes[:, None] >= 0, self.table[classes], 0.0)
 
     def used(self, problem: AllocationProblem, time_fractions: Floats) -> float:  # noqa: ARG002
         able = self.index >= 0

@@ -256,8 +256,7 @@ class AllocationLP:
     def prices(self, solution: Solution) -> Floats:
         """Return (K,) the dual values of the capacities: objective per GPU of each type, >= 0; 0 for a type without GPUs."""
         duals = solution.duals[self.blocks.capacity] / self.units
-        prices: Floats = np.where(self.jobs.capacities > 0, duals, 0.0)
-        return prices
+        return np.where(self.jobs.capacities > 0, duals, 0.0)
 
     def scarcity_of(self, solution: Solution) -> Prices:
         """Return the dual values of capacities and limits."""

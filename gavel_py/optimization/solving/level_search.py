@@ -94,14 +94,12 @@ class CapacityFactorLP(AllocationLP):
     def _least(self, cells: Cells) -> Floats:
         """Return the right-hand sides of the rows of needs."""
         rows = self._cells
-        least: Floats = (cells.needs[rows] - self._borders * cells.counts[rows]) / self._all_counts / self._largest
-        return least
+        return (cells.needs[rows] - self._borders * cells.counts[rows]) / self._all_counts / self._largest
 
     @property
     def _all_counts(self) -> Floats:
         """The number of jobs in the group of each row of needs."""
-        counts: Floats = self.chambers.counts[self.cells.groups[self._cells]]
-        return counts
+        return self.chambers.counts[self.cells.groups[self._cells]]
 
     @property
     def factor(self) -> float:

@@ -82,8 +82,7 @@ class Chambers:
     def _borders(self) -> Floats:
         """(Q, K) the throughputs of the types that are slower than the fastest, in ascending order, infinite for the others."""
         below = self.runnable & (self.throughputs < self.fastest[:, None])
-        borders: Floats = np.sort(np.where(below, self.throughputs, np.inf), axis=1)
-        return borders
+        return np.sort(np.where(below, self.throughputs, np.inf), axis=1)
 
     @cached_property
     def _lower_ends(self) -> Floats:
@@ -121,16 +120,14 @@ class Chambers:
 
     def borders_below(self, cells: Cells) -> Floats:
         """Return (S,) the lower end of each chamber: the throughput of the next slower type, 0 if there is none."""
-        borders: Floats = self._lower_ends[cells.groups, cells.chambers]
-        return borders
+        return self._lower_ends[cells.groups, cells.chambers]
 
     def is_near(self, cells: Cells) -> Mask:
         """Return (S,) whether a chamber lies between types that are nearly as fast as the fastest (`NEARLY`)."""
         return self._is_near(cells.groups, cells.chambers)
 
     def _is_near(self, groups: Indices, chambers: Indices) -> Mask:
-        is_near: Mask = self._lower_ends[groups, chambers] >= self._near[groups]
-        return is_near
+        return self._lower_ends[groups, chambers] >= self._near[groups]
 
     def sums(self, of: Indices, needs: Floats, count: int) -> Floats:
         """Return (count,) the sum of (G,) needs over all jobs of each cell. of: (G,) the cell of each class."""
@@ -451,8 +448,7 @@ class LevelCertificate:
         return self.prices
 
     def _throughputs(self, fractions: Floats) -> Floats:
-        throughputs: Floats = (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])
-        return throughputs
+        return (self.jobs.throughputs * fractions) @ np.ones(fractions.shape[1])
 
 
 @dataclass(frozen=True)
@@ -486,8 +482,7 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
     jobs = certificate.jobs
     scales = [scale_of(row.rhs, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
     worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
-    prices: Floats = parts * worth / scales
-    return prices
+    return parts * worth / scales
 
 
 def _zero(excess: Callable[[float], float], dear: float, cheap: float, rounding: float) -> float:

@@ -238,8 +238,7 @@ def _completed(
 
 def _exhausted(dual: DualFunction) -> Mask:
     """Return (K,) of which types fixed jobs leave no GPUs."""
-    exhausted: Mask = dual.used >= dual.capacities * (1 - SOLVER_TOLERANCE)
-    return exhausted
+    return dual.used >= dual.capacities * (1 - SOLVER_TOLERANCE)
 
 
 def _one_sided(

@@ -92,8 +92,7 @@ class _Filling:
     @property
     def rising(self) -> Mask:
         """(G,) the jobs that can still rise."""
-        can_rise: Mask = self.reached < self.tops * (1 - STOPPED)
-        return can_rise
+        return self.reached < self.tops * (1 - STOPPED)
 
     def next_level(self) -> Levels | None:
         """Return the next level as a demand, None if no job can rise."""

@@ -288,5 +288,4 @@ class _Packing:
 @lru_cache(maxsize=max(MOST_AT_ONCE.values()) + 1)
 def _sets_of(count: int) -> Floats:
     """Return (2^count, count) all sets of this many jobs, the bits of their indices, as rows of 0 and 1."""
-    members: Floats = (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(float)
-    return members
+    return (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(float)

@@ -58,8 +58,7 @@ class ColocationPromises:
     @cached_property
     def promised(self) -> Floats:
         """(A,) the sum of promised parts on each account."""
-        promised: Floats = np.bincount(self.accounts, self.fractions, len(self.keys)).astype(float)
-        return promised
+        return np.bincount(self.accounts, self.fractions, len(self.keys)).astype(float)
 
     def divided(self, values: Floats) -> Floats:
         """Return (E,) values of accounts, given as (A,), divided in proportion to their promises."""

@@ -407,8 +407,7 @@ class Backoffs:
         """Return (N,) which of these jobs wait after a failure."""
         waits = np.zeros(table.capacity, dtype=bool)
         waits[[table.by_id[job_id] for job_id, each in self.by_job.items() if now < each.until_seconds]] = True
-        waiting: Mask = waits[rows] & (gangs.types[rows] < 0)
-        return waiting
+        return waits[rows] & (gangs.types[rows] < 0)
 
     def avoided_gpus(self, table: JobTable, gangs: RunningGangs, rows: Indices, now: float) -> dict[int, Mask]:
         """Return {index: (GPUs,) the GPUs that the job avoids} for the jobs in these rows that do not run and avoid nodes."""

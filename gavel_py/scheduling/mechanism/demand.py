@@ -37,8 +37,7 @@ class SpeedTable:
         most = int(max(self.gpus.max(initial=0), gpus.max(initial=0))) + 1
         places = np.full((int(max(self.types.max(initial=0), types.max(initial=0))) + 2, most), -1, dtype=np.int64)
         places[self.types, self.gpus] = np.arange(len(self.types))
-        found: Indices = places[types, gpus]  # type -1 is the last row
-        return found
+        return places[types, gpus]  # type -1 is the last row
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +146,7 @@ class RoundDemand:
     @cached_property
     def possible(self) -> NDArray[np.bool_]:
         """(N, K) whether job i may run on type j and its gang fits the free GPUs there."""
-        possible: NDArray[np.bool_] = self.runnable & (self.num_gpus[:, None] <= self.capacities)
-        return possible
+        return self.runnable & (self.num_gpus[:, None] <= self.capacities)
 
     def copy(self) -> RoundDemand:
         """Return a copy with its own arrays, which the caller may change before reading properties."""
@@ -260,8 +258,7 @@ def hysteresis_of(
     """
     spread = np.sqrt(np.clip(fractions * (1.0 - fractions), 0.0, None))
     least = maturity * (rounds * (0.5 + spread) / np.sqrt(num_gpus)) + restart_rounds
-    result: Floats = np.where(in_turn, np.maximum(least, surplus_of_turn(fractions, restart_rounds)), least)
-    return result
+    return np.where(in_turn, np.maximum(least, surplus_of_turn(fractions, restart_rounds)), least)
 
 
 def _weighed(demand: RoundDemand, hysteresis: Floats, of_running: Floats, maturity: Floats) -> Floats:
@@ -276,8 +273,7 @@ def _weighed(demand: RoundDemand, hysteresis: Floats, of_running: Floats, maturi
     kept = np.where(demand.running, of_running, -hysteresis) / 2 + NO_SLACK_ROUNDS * (idle == 0.0) - maturity * (1.0 - lead)
     has_run = ~demand.new[:, None]
     raised = hysteresis.max(initial=0.0, where=has_run) + 1.0 if has_run.any() else 0.0
-    result: Floats = raised + demand.claims + np.where(has_run, kept, 0.0)
-    return result
+    return raised + demand.claims + np.where(has_run, kept, 0.0)
 
 
 def _nearness(demand: RoundDemand, urgent_rounds: float) -> Floats:
@@ -294,8 +290,7 @@ def _nearness(demand: RoundDemand, urgent_rounds: float) -> Floats:
         return 1.0 / (1.0 + np.maximum(0.0, urgent_rounds - claims) / rates)
 
     of_job = inverse_time(promised.sum(axis=1, keepdims=True), np.maximum(fractions.sum(axis=1, keepdims=True), 1e-9))
-    result: Floats = rounded(inverse_time(claims, fractions) + of_job + CLAIM_WEIGHT * claims)
-    return result
+    return rounded(inverse_time(claims, fractions) + of_job + CLAIM_WEIGHT * claims)
 
 
 class TypeSelection:

@@ -124,8 +124,7 @@ class _Program:
     @cached_property
     def worths(self) -> Floats:
         """(E,)."""
-        worths: Floats = self.options.worths[self.classes, self.columns]
-        return worths
+        return self.options.worths[self.classes, self.columns]
 
     @cached_property
     def gpus(self) -> Floats:
@@ -135,8 +134,7 @@ class _Program:
     @cached_property
     def types(self) -> Indices:
         """(E,)."""
-        types: Indices = self.options.types[self.columns]
-        return types
+        return self.options.types[self.columns]
 
     def worth(self, values: Floats) -> float:
         """Return the sum of the worths of (E,) numbers of jobs."""

@@ -51,13 +51,11 @@ class RoundLimit:
 
     def costs(self, rows: Indices, columns: Indices, num_gpus: Indices) -> Floats:
         """Return (M,) what these jobs use of the limit on types and numbers of GPUs, all (M,)."""
-        costs: Floats = self.parts[rows] * self.per_gpu[columns] * np.where(num_gpus < self.below, num_gpus, 0)
-        return costs
+        return self.parts[rows] * self.per_gpu[columns] * np.where(num_gpus < self.below, num_gpus, 0)
 
     def cost_table(self, rows: Indices, num_gpus: Indices) -> Floats:
         """Return (M, K) what these jobs would use on each type; rows, num_gpus: (M,)."""
-        table: Floats = np.outer(self.parts[rows] * np.where(num_gpus < self.below, num_gpus, 0), self.per_gpu)
-        return table
+        return np.outer(self.parts[rows] * np.where(num_gpus < self.below, num_gpus, 0), self.per_gpu)
 
     def used(self, held: HeldGpus) -> Floats:
         """Return (N,) what each job uses of the limit on the GPUs that it holds, its part of them or an equal share."""
@@ -125,8 +123,7 @@ def within_limits(runnable: Mask, worths: Floats, claims: Floats, num_gpus: Indi
 
 def worths_of(scores: Floats, sizes: Floats | Indices) -> Floats:
     """Return (N, K) s·score, -inf without a score; sizes: (N,) s, which may be below 1. A score of 0 is worth a little."""
-    worths: Floats = (scores + DEFICIT_ROUNDING) * sizes[:, None]
-    return worths
+    return (scores + DEFICIT_ROUNDING) * sizes[:, None]
 
 
 def _chosen(costs: Floats, worths: Floats, claims: Floats, limit: float) -> Mask:

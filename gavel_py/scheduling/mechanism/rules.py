@@ -184,8 +184,7 @@ def published_order(accelerator_types: Sequence[str]) -> list[int]:
 def _priorities(received: Floats, fractions: Floats) -> Floats:
     """Return (N, K) X_ij / f_ij."""
     clocks = received + FIRST_ROUNDS
-    result: Floats = rounded(fractions * clocks.sum(axis=0) / clocks)
-    return result
+    return rounded(fractions * clocks.sum(axis=0) / clocks)
 
 
 def resolve_mechanism(mechanism: str | Mechanism, accelerator_types: Sequence[str]) -> SizingMechanism:
@@ -235,5 +234,4 @@ def _named(name: str) -> Mechanism:
     found, where = PLUGINS.loaded(name)
     if not callable(found) or inspect.isclass(found):
         raise InputError(Fault(where, "", f"must be a function of a RoundDemand, found {found!r}"))
-    mechanism: Mechanism = found
-    return mechanism
+    return found

@@ -101,8 +101,7 @@ class TenantClaims:
 
 def _within_reach(level: TenantLevel, claimed: Floats) -> Floats:
     """Return (N,) what scores gain; claimed: (N,) what is left of the claim of each job's tenant at the middle of the job."""
-    raised: Floats = np.where(level.of >= 0, np.clip(claimed, -REACH, REACH), 0.0) + REACH
-    return raised
+    return np.where(level.of >= 0, np.clip(claimed, -REACH, REACH), 0.0) + REACH
 
 
 def _counted(gpus: Floats, scores: Floats, of: Indices) -> Floats:
@@ -287,15 +286,13 @@ class TenantLedger:
 
     def _have_jobs(self, at: Indices) -> Mask:
         """Return (A,) the tenants of one level that have jobs; at: (N,)."""
-        found: Mask = np.bincount(at + 1, minlength=len(self.names) + 1)[1:] > 0
-        return found
+        return np.bincount(at + 1, minlength=len(self.names) + 1)[1:] > 0
 
     def _levels(self, tenants: Mapping[str, int], of: Indices) -> Indices:
         """Return (levels, N) the account of the tenant of each job at each level, the top first; -1 for none."""
         if self._paths.shape[1] < len(tenants) or not len(self._paths):
             self._paths = self._numbered(tenants)
-        levels: Indices = np.where(of >= 0, self._paths[:, of], -1) if len(tenants) else np.zeros((0, len(of)), dtype=np.int64)
-        return levels
+        return np.where(of >= 0, self._paths[:, of], -1) if len(tenants) else np.zeros((0, len(of)), dtype=np.int64)
 
     def _numbered(self, tenants: Iterable[str]) -> Indices:
         """Return the accounts on the path from the top to each tenant, with accounts for new names."""
@@ -355,5 +352,4 @@ def least_tenant_shortfall(promised: Floats, multiples: Floats, offered: float) 
 
 def _sums(at: Indices, values: Floats, count: int) -> Floats:
     """Return (A,) the sums of (N,) values by account; at: (N,), -1 for none."""
-    sums: Floats = np.bincount(at + 1, values, count + 1)[1:].astype(float)
-    return sums
+    return np.bincount(at + 1, values, count + 1)[1:].astype(float)

@@ -286,8 +286,7 @@ class PlacementPass:
         pairs = np.unique(owners * len(layout.sizes) + layout.node_of[gpus])
         nodes = np.bincount(pairs // len(layout.sizes), minlength=len(batch))
         is_spread = nodes > batch.min_nodes
-        misplaced: list[int] = np.flatnonzero(wanted & (nodes > 0) & (is_spread != (batch.preferences == SPREAD))).tolist()
-        return misplaced
+        return np.flatnonzero(wanted & (nodes > 0) & (is_spread != (batch.preferences == SPREAD))).tolist()
 
     def _find(self, gang: int, waiting: list[int], step: int) -> dict[int, int] | None:
         """Return {node: free GPUs} for a gang. Later gangs may move: smaller ones to keep it together, any to place it at all."""

@@ -237,20 +237,17 @@ class HeldGpus:
     @property
     def runs(self) -> Mask:
         """(N,) the gangs that hold GPUs."""
-        runs: Mask = self.types >= 0
-        return runs
+        return self.types >= 0
 
     @cached_property
     def sizes(self) -> Indices:
         """(N,) number of GPUs."""
-        sizes: Indices = np.diff(self.starts)
-        return sizes
+        return np.diff(self.starts)
 
     @cached_property
     def owners(self) -> Indices:
         """(H,) the gang that holds each GPU."""
-        owners: Indices = np.repeat(np.arange(len(self)), self.sizes)
-        return owners
+        return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def shares(self) -> Floats:
@@ -333,8 +330,7 @@ class HeldGpus:
         if not (self.sizes > 1).any():
             return self.sizes
         pairs = np.unique(self.owners * len(layout.names) + nodes)
-        counts: Indices = np.bincount(pairs // max(1, len(layout.names)), minlength=len(self))
-        return counts
+        return np.bincount(pairs // max(1, len(layout.names)), minlength=len(self))
 
     def with_partners_among(self, job_ids: Collection[str]) -> HeldGpus:
         """Return the GPUs with partners reduced to these jobs."""

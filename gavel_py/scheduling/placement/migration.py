@@ -104,8 +104,7 @@ def _room_in_regions(free: FreeGpus, scope: int, per_gpu: Resources = NOTHING) -
 def _summed(values: Indices, starts: Indices) -> Indices:
     """Return the sum of the values of each region up to each pair."""
     sums = np.cumsum(values)
-    result: Indices = sums - (sums - values)[starts]
-    return result
+    return sums - (sums - values)[starts]
 
 
 def _fewest_with_requests(

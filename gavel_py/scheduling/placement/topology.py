@@ -163,8 +163,7 @@ def _known(amounts: Sequence[float | None]) -> Floats:
 
 def _starts(regions: Indices, types: Indices, count: int) -> Indices:
     """Return the first region of each type, followed by the number of regions."""
-    starts: Indices = np.append(regions, regions.max(initial=-1) + 1)[np.searchsorted(types, np.arange(count + 1))]
-    return starts
+    return np.append(regions, regions.max(initial=-1) + 1)[np.searchsorted(types, np.arange(count + 1))]
 
 
 class Resources(NamedTuple):

@@ -12,16 +12,7 @@ from pathlib import Path
 
 from gavel_py.errors import refuse
 from gavel_py.io.records import number_of
-from gavel_py.workloads.intake import (
-    FileHead,
-    Intake,
-    TraceFormat,
-    amount,
-    known_status,
-    run_between,
-    skip_if,
-    table_rows,
-)
+from gavel_py.workloads.intake import FileHead, Intake, TraceFormat, amount, known_status, run_between, skip_if, table_rows
 
 COLUMNS = ("task_name", "second", "third", "task_type", "status", "start_time", "end_time", "plan_cpu", "plan_mem")
 
