@@ -38,7 +38,7 @@ from gavel_py.problem.arrays import (
     floats_of,
     isolated_throughputs,
 )
-from gavel_py.problem.row_hashing import Numbering, number_equal, refined, size_numbers
+from gavel_py.problem.row_hashing import Numbering, content_keys, number_equal, refined, size_numbers
 
 if TYPE_CHECKING:
     from gavel_py.problem.problem import AllocationProblem
@@ -242,6 +242,11 @@ class JobClasses:
     def num_gpus(self) -> Floats:
         """(G,) s_g, GPUs of each gang."""
         return self.problem.num_gpus[self.rows]
+
+    @cached_property
+    def kin(self) -> NDArray[np.uint64]:
+        """(G,) hashes that are equal for classes with equal throughputs, gangs and types, whatever their rules and attributes."""
+        return content_keys([*self.throughputs.T, self.num_gpus, *self.runnable.T], len(self))
 
     @property
     def is_elastic(self) -> NDArray[np.bool_]:

@@ -49,7 +49,7 @@ def _kept_by(jobs: JobClasses, solver: LinearSolver) -> tuple[Floats | None, flo
     needs = np.minimum(jobs.floors, jobs.fastest)
     cells = chambers.cells(needs)
     program = CapacityFactorLP(chambers, cells)
-    program.solve_for(cells, solver)
+    program.solve_for(cells, solver, "rules")  # a basis of its own: that of a level is far from one without needs
     factor = program.factor
     return chambers.expand(cells, program.times, needs) if factor <= 1 + MET else None, factor
 

@@ -234,8 +234,15 @@ class AllocationLP:
 
     @property
     def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The keys of columns and rows. Those of the same class and type, or of the same class, are equal in every program."""
-        blocks, classes, count = self.blocks, self.jobs.keys, len(self.jobs)
+        """The (2, ·) keys of columns and rows. Those of the same class and type, or of the same class, are equal in every program.
+
+        The second keys are those of kin (`JobClasses.kin`).
+        """
+        columns, rows = zip(*map(self._keys_of, (self.jobs.keys, self.jobs.kin)), strict=True)
+        return np.stack(columns), np.stack(rows)
+
+    def _keys_of(self, classes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        blocks, count = self.blocks, len(self.jobs)
         columns = position_keys(len(self.program.costs), "column")
         columns[blocks.parts] = content_keys([classes[self.rows], self.columns], len(self.rows))
         rows = position_keys(len(self.program.limits), "row")

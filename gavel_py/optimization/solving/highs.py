@@ -177,6 +177,11 @@ many orders of magnitude.
 DUAL, PRIMAL = 1, 4
 """HiGHS's simplex strategies: dual if right-hand sides have changed since the last basis, primal if costs have."""
 
+DEVEX, STEEPEST_EDGE = 1, -1
+"""Weights of rows in the dual method: devex from the basis of a large program with other rows, steepest edge (the default) else, as
+its weights would have to be computed for such a basis first.
+"""
+
 RETRIES: tuple[dict[str, object], ...] = (
     {},
     {"presolve": "off"},
@@ -273,8 +278,8 @@ class KeptBasis(NamedTuple):
         """Return the basis as plain data: statuses as digits, keys as whole numbers."""
         basis = self.basis
         return {
-            "columns": [str(key) for key in self.columns.tolist()],
-            "rows": [str(key) for key in self.rows.tolist()],
+            "columns": [[str(key) for key in each] for each in self.columns.tolist()],
+            "rows": [[str(key) for key in each] for each in self.rows.tolist()],
             "column_status": "".join(str(int(status)) for status in basis.col_status),
             "row_status": "".join(str(int(status)) for status in basis.row_status),
             "valid": bool(basis.valid),
@@ -290,14 +295,17 @@ class KeptBasis(NamedTuple):
         basis.col_status = [highspy.HighsBasisStatus(int(digit)) for digit in document["column_status"]]
         basis.row_status = [highspy.HighsBasisStatus(int(digit)) for digit in document["row_status"]]
         basis.valid, basis.alien = document["valid"], document["alien"]
-        return cls(basis, *(np.array([int(key) for key in document[name]], dtype=np.uint64) for name in ("columns", "rows")))
+        keys = (np.array(document[name], dtype=object).astype(np.uint64) for name in ("columns", "rows"))
+        return cls(basis, *(np.broadcast_to(each, (2, each.shape[-1])) for each in keys))  # earlier versions saved one row of keys
 
 
 def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[Any]:
-    order = np.argsort(old, kind="stable")
-    at = np.minimum(np.searchsorted(old[order], new), len(old) - 1)
-    found = old[order][at] == new
-    return [statuses[i] if is_there else default for i, is_there in zip(order[at].tolist(), found.tolist(), strict=True)]
+    places = np.full(new.shape[1], len(statuses))
+    for known, wanted in zip(old[::-1], new[::-1], strict=True):
+        order = np.argsort(known, kind="stable")
+        at = order[np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)]
+        places = np.where(known[at] == wanted, at, places)
+    return list(map([*statuses, default].__getitem__, places.tolist()))
 
 
 @dataclass
@@ -308,7 +316,7 @@ class LinearSolver:
 
     Attributes:
         programs, iterations: Numbers of programs and iterations so far.
-        prices: (K,) prices of GPUs from which the next level search starts.
+        prices: (K,) prices of GPUs, then those of limits if there were any, from which the next level search starts.
         latest: The algorithm of the latest program.
     """
 
@@ -336,14 +344,17 @@ class LinearSolver:
         self._load(program)
         start = feasible or name
         algorithm = self.algorithm
-        if start in self._bases and algorithm is Algorithm.SIMPLEX:
-            highs.setBasis(self._bases[start].on(columns, rows))
+        basis = self._bases[start].on(columns, rows) if start in self._bases and algorithm is Algorithm.SIMPLEX else None
+        if basis is not None:
+            highs.setBasis(basis)
         else:
             highs.clearSolver()  # the basis of another program with this matrix is a bad start
             if len(program.limits) > MANY_ROWS and not program.starts_dual_feasible:
                 algorithm = Algorithm.INTERIOR_POINT
         self._set_algorithm(algorithm)
         highs.setOptionValue("simplex_strategy", PRIMAL if start == feasible else DUAL)
+        weights = DEVEX if basis is not None and basis.alien and len(program.limits) > FEW_ROWS else STEEPEST_EDGE
+        highs.setOptionValue("simplex_dual_edge_weight_strategy", weights)
         try:
             solution = self._run()
         except TimeLimitReached:
@@ -383,7 +394,8 @@ class LinearSolver:
     def from_dict(cls, document: Mapping[str, Any]) -> LinearSolver:
         """Return a solver that starts from the prices and bases of `to_dict`."""
         prices = None if document["prices"] is None else np.array(document["prices"], dtype=float)
-        return cls(prices=prices, _bases={name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()})
+        bases = {name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()}
+        return cls(prices=prices, _bases=bases)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which starts from the same bases with a separate instance of HiGHS."""

@@ -307,7 +307,7 @@ def find_best_level(
     # At a given level, several prices may account for all GPUs. Only the prices that led to it rule out better levels.
     if level != levels.alone and levels.given is None and not levels.jobs.rules:
         prices = program.scarcity
-    solver.prices = prices.gpus
+    solver.prices = np.append(prices.gpus, prices.limits)
     times = program.times
     try:
         gains = program.level_prices(levels, level, needs, solver) if shadow_prices else None
@@ -326,8 +326,10 @@ def _above_rounding(levels: Levels, level: float) -> float:
 
 
 def _start_prices(levels: Levels, kept: Floats | None) -> Prices:
-    """Return the prices of the last solve, if they are prices of these types, or else equal prices of all GPUs; limits are free."""
-    capacities, equal = levels.jobs.capacities, levels.equal_prices()
-    if kept is None or kept.shape != capacities.shape or not kept @ capacities > 0:
+    """Return the prices of the last solve, of GPUs and of limits as far as they were there, or else equal prices of all GPUs."""
+    equal, count = levels.equal_prices(), len(levels.jobs.capacities)
+    if kept is None or len(kept) < count:
         return equal
-    return Prices(kept / (kept @ capacities), equal.limits)
+    prices = Prices(kept[:count], np.append(kept[count:], equal.limits)[: len(equal.limits)])
+    worth = prices.worth(levels.chambers.representatives)
+    return prices.scaled(1 / worth) if worth > 0 else equal
