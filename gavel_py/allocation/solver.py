@@ -6,7 +6,7 @@ import copy
 import logging
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -21,7 +21,7 @@ from gavel_py.optimization.checking.time_shares import KeptTimes, TimeShares
 from gavel_py.optimization.formulation.colocation import pair_columns
 from gavel_py.optimization.formulation.columns import Columns, elastic_columns
 from gavel_py.optimization.formulation.cuts import node_rows
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, Limit, Rules
 from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, separate_jobs
 from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
@@ -30,7 +30,7 @@ from gavel_py.policies.constraints.compiling import constrained
 from gavel_py.policies.formulas import PackingPolicy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.problem.tolerances import CLEAR, PROOF_TOLERANCE
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ TIME_LIMIT = AllocationStatus.TIME_LIMIT
 
 CLOSING_SECONDS = 3e-7
 """Approximate time per job and type to bound and check the best allocation that is known."""
+
+MANY_JOBS, MOST_LIMIT_ROUNDS = 1_000, 3
+"""Number of jobs from which limits on groups have rows only if they are tight, and maximum number of programs without some rows."""
 
 MOST_SEPARATE_JOBS = 20_000
 """Maximum number of jobs for a program with one row per job, which takes seconds at this size."""
@@ -159,7 +162,7 @@ class Solver(Synchronized):
         self._kept.limit = limit
         columns = self._columns(problem, rules)
         try:
-            answer, route = self._answer(columns)
+            answer, route = self._answer_by_rows(columns)
         except _Stopped as stopped:
             answer = incumbent(columns, self.policy, stopped.jobs, stopped.fractions, stopped.prices)
             return allocation_of(self.policy, self._noted(answer), stopped.route, started, TIME_LIMIT)
@@ -169,11 +172,12 @@ class Solver(Synchronized):
                 break
             logger.debug("%s: the answer violates %d rows, which are added", self.policy.label, len(rows))
             try:
-                answer, again = self._answer(wider.with_rows(rows))
+                answer, again = self._answer_by_rows(wider.with_rows(rows))
             except _Stopped as stopped:
                 certificate = answer.evidence.certificate
                 assert certificate is not None  # noqa: S101
-                answer = keep_rows(answer, self.policy, certificate.jobs, [certificate.scarcity])
+                prices = certificate.scarcity.over(certificate.jobs.rules, answer.evidence.rules)
+                answer = keep_rows(answer, self.policy, certificate.jobs, [prices])
                 return allocation_of(self.policy, self._noted(answer), stopped.route.after(route), started, TIME_LIMIT)
             columns, route = answer.evidence.columns, again.after(route)
         return allocation_of(self.policy, answer, route, started)
@@ -226,6 +230,41 @@ class Solver(Synchronized):
         passes = 2 if self.policy.is_agnostic else 1  # the second one splits time evenly
         return TimeLimit(seconds - min(seconds / 2, CLOSING_SECONDS * problem.throughputs.size * passes))
 
+    def _answer_by_rows(self, columns: Columns) -> tuple[Answer, Route]:
+        """Return the first proven answer, from a program with rows only for the limits on groups that are tight, if it is large.
+
+        Each of these rows divides the classes of jobs. An answer that keeps the others without a row is optimal with them too. If
+        there are always further ones that it breaks, or the program fails, the last program has all rows.
+        """
+        limits, before, kept = self._separate_limits(columns), Route("", 0), self._kept
+        named = dict.fromkeys(kept.tight)
+        for _ in range(MOST_LIMIT_ROUNDS if limits else 0):
+            some = [row for name in named for row in limits if row.name == name]
+            if 2 * len(some) > len(limits):
+                break
+            try:
+                answer, route = self._answer(columns.with_only(some, limits))
+            except (InputError, SolverError):  # all rows decide which conflict is named
+                break
+            except _Stopped as stopped:
+                raise stopped.over(columns, self.policy) from None
+            before, kept.tight = route.after(before), _tight(answer.times, limits)
+            if kept.tight.keys() <= named.keys():
+                return replace(answer, evidence=replace(answer.evidence, columns=columns)), before
+            named |= kept.tight
+            logger.debug("%s: %d of %d limits may need a row", self.policy.label, len(named), len(limits))
+        answer, route = self._answer(columns)
+        kept.tight = _tight(answer.times, limits)
+        return answer, route.after(before)
+
+    def _separate_limits(self, columns: Columns) -> list[Limit]:
+        """Return the hard limits on groups of jobs that a program may leave out; none if it is small or has several objectives."""
+        problem, is_plain = columns.problem, getattr(self.policy, "is_plain", False) and not self.merge_tolerance
+        if not is_plain or problem.num_jobs < MANY_JOBS or problem.counts is not None or problem.pairs is not None:
+            return []
+        own = {id(row) for each in columns.rules.constraints for row in each.rows}
+        return [row for row in columns.rules.hard_rows if id(row) in own and isinstance(row, Limit) and not row.at_once]
+
     def _answer(self, columns: Columns) -> tuple[Answer, Route]:
         """Return the first proven answer, and how it was found. Raises `_Stopped` when the time limit ends the search."""
         failed: list[str] = []
@@ -244,11 +283,9 @@ class Solver(Synchronized):
                 continue
             except TimeLimitReached as reached:
                 found = reached.fractions if kept is None else (*reached.fractions, kept)
-                if attempt.tolerance:
-                    exact = classes_of(columns.problem, self.policy.name, self.policy.reads, columns=columns)
-                    found, jobs = tuple(jobs.expanded(each)[exact.rows] for each in found), exact
                 route = _route(len(jobs), None, attempt, before, failed)
-                raise _Stopped(self.policy.view(jobs), found, reached.prices, route) from None
+                stopped = _Stopped(self.policy.view(jobs), found, reached.prices, route)
+                raise stopped.over(columns, self.policy) if attempt.tolerance else stopped from None
             if answer is not None:
                 return answer, _route(answer.classes, answer.decision.algorithm, attempt, before, failed)
         raise type(last)("no solution route led to a proven answer\n  " + "\n  ".join(failed))
@@ -346,6 +383,17 @@ class _Stopped(Exception):  # noqa: N818
     def __init__(self, jobs: JobClasses, fractions: tuple[Floats, ...], prices: tuple[Prices, ...], route: Route) -> None:
         super().__init__()
         self.jobs, self.fractions, self.prices, self.route = jobs, fractions, prices, route
+
+    def over(self, columns: Columns, policy: Policy) -> _Stopped:
+        """Return the same with the classes and prices of all rows of these columns."""
+        jobs = policy.view(classes_of(columns.problem, policy.name, policy.reads, columns.rules, columns))
+        fractions = tuple(self.jobs.expanded(each)[jobs.rows] for each in self.fractions)
+        return _Stopped(jobs, fractions, tuple(each.over(self.jobs.rules, columns.rules) for each in self.prices), self.route)
+
+
+def _tight(times: TimeShares, limits: Sequence[Limit]) -> dict[str, None]:
+    """Return the names of the limits that an answer breaks, or leaves no clear slack, so that a few more GPUs might break them."""
+    return {row.name: None for row in limits if times.used(row) > row.rhs - CLEAR * abs(row.rhs)}
 
 
 def _route(classes: int, algorithm: str | None, attempt: Attempt, before: tuple[int, int], failed: list[str]) -> Route:

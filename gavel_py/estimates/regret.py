@@ -18,7 +18,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import GavelError, check_type, refuse
 from gavel_py.estimates import Estimate, EstimatedProfile
 from gavel_py.io.tabular import Tabular, array_of
-from gavel_py.optimization.checking.certificates import Prices
+from gavel_py.optimization.checking.certificates import Evidence, Prices
 from gavel_py.optimization.formulation.columns import Columns, elastic_columns
 from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.policies import Policy
@@ -276,7 +276,7 @@ def _bound(present: Allocation, policy: Policy, problem: AllocationProblem) -> f
         columns = _columns(evidence.columns, policy, problem)
         jobs = policy.view(classes_of(columns.problem, policy.name, policy.reads, columns.rules, columns))
         times = columns.expand(present.time_fractions, None, present.counts)[jobs.rows]
-        certificate = policy.best_of(jobs, [times], _prices(present, jobs)).certificate
+        certificate = policy.best_of(jobs, [times], _prices(evidence, jobs)).certificate
     except GavelError:
         return np.nan
     if certificate is None:
@@ -300,9 +300,9 @@ def _columns(now: Columns, policy: Policy, problem: AllocationProblem) -> Column
     return columns.with_rows(row for row in now.rules.rows if id(row) not in own)
 
 
-def _prices(present: Allocation, jobs: JobClasses) -> list[Prices]:
+def _prices(evidence: Evidence, jobs: JobClasses) -> list[Prices]:
     """Return the present prices, if they are those of the same types and limits."""
-    prices = present.evidence.certificate.scarcity  # type: ignore[union-attr]
+    prices = evidence.certificate.scarcity.over(evidence.certificate.jobs.rules, evidence.rules)  # type: ignore[union-attr]
     same = len(prices.gpus) == len(jobs.capacities) and len(prices.limits) in (0, len(jobs.limits[1]))
     return [prices] if same else []
 

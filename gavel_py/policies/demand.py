@@ -101,6 +101,11 @@ class DemandPolicy(Policy):
         return unit * cp.inv_pos(least_level(program, once / unit))
 
     @property
+    def is_plain(self) -> bool:
+        """As for a `SumPolicy`: efficiency costs nothing of the level, so the level decides alone."""
+        return True
+
+    @property
     def is_proportional(self) -> bool:
         """Whether needs are proportional to the level, or inversely for "min"."""
         return type(self).level is DemandPolicy.level
@@ -239,6 +244,7 @@ class FillingPolicy(Policy):
     """
 
     family: ClassVar[str] = "demand"
+    is_plain: ClassVar[bool] = True
 
     @property
     def equates_speeds(self) -> bool:

@@ -60,6 +60,10 @@ class MaxMinFairness(DemandPolicy):
     def reads(self) -> tuple[str, ...]:
         return ("weights", "uncertainty") if self.caution else ("weights",)
 
+    @property
+    def is_plain(self) -> bool:
+        return not self.caution
+
     def need(self, jobs: JobClasses, level: float) -> Floats:
         needs: Floats = level * jobs.weights * jobs.equal_share / jobs.num_gpus
         return needs

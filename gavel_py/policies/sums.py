@@ -75,7 +75,10 @@ class SumPolicy(Policy):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the objective defines the policy completely, so that it can be a term of a `WeightedSum`."""
+        """Whether the objective defines the policy completely, so that it can be a term of a `WeightedSum`.
+
+        An optimum without some hard rows is then one with them if it keeps them.
+        """
         return True
 
     @property

@@ -181,20 +181,20 @@ class _ProofBindings:
         jobs, at, prices, columns = self.duals.jobs, self.duals.at, self.duals.prices, self.evidence.columns
         useful = could_use(jobs.throughputs[at], jobs.runnable[at], self.times)
         scarce = any_column(columns, prices.gpus > 0)
-        for j, row in columns.joint.items():
+        for j, row in (jobs.columns or columns).joint.items():
             scarce[j] |= row < len(prices.limits) and prices.limits[row] > 0
         return any_column(columns, useful) & scarce
 
     @cached_property
     def partner_rows(self) -> frozenset[int]:
         """The rows of `Rules.hard_rows` that balance the time of partners or rule out self-pairing."""
-        rows = self.evidence.rules.hard_rows
+        rows = self.duals.jobs.rules.hard_rows
         return frozenset(r for r, row in enumerate(rows) if isinstance(row, Balance | SelfPairingCut))
 
     @cached_property
     def scarce_limits(self) -> list[int]:
         """The user's limits with a price in which the job's time counts, as indices of `Rules.hard_rows`."""
-        own = self.partner_rows.union(self.evidence.columns.joint.values())
+        own = self.partner_rows.union((self.duals.jobs.columns or self.evidence.columns).joint.values())
         return [r for r in np.flatnonzero(self.duals.prices.limits).tolist() if r not in own and self._costs(r).any()]
 
     def _costs(self, r: int) -> Floats:
@@ -214,7 +214,7 @@ class _ProofBindings:
                 yield Binding("floor", name, None, f"{name}: {just}")
 
     def _limits(self) -> Iterator[Binding]:
-        prices = limit_prices(self.evidence.certificate, self.evidence.rules) if self.duals.is_main else None
+        prices = limit_prices(self.evidence.certificate, self.duals.jobs.rules) if self.duals.is_main else None
         for r in self.scarce_limits:
             name = self.duals.jobs.rules.hard_rows[r].name
             price = None if prices is None or r >= len(prices) else float(prices[r])

@@ -5,7 +5,7 @@ A certificate holds dual prices, which `solving/level_search.py` (levels) and `f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -293,6 +293,11 @@ class Prices:
         """Return (G, K) q_gj = s_g p_j + Σ_r z_r a_rgj, the cost of all of a job's time on a type; lower limits reduce it."""
         costs: Floats = jobs.num_gpus[:, None] * self.gpus
         return costs + (jobs.limits[0].T @ self.limits).reshape(jobs.throughputs.shape) if len(self.limits) else costs
+
+    def over(self, own: Rules, rules: Rules) -> Prices:
+        """Return the prices over the hard rows of `rules`, 0 for those that the rules of these prices, `own`, leave out."""
+        known = dict(zip(map(id, own.hard_rows), self.limits.tolist(), strict=False))
+        return replace(self, limits=np.array([known.get(id(row), 0.0) for row in rules.hard_rows]))
 
     def sizes(self, jobs: JobClasses) -> Floats:
         """Return (G, K) the sum of the magnitudes of the terms of `costs`, which determines its rounding errors."""

@@ -7,7 +7,7 @@ not depend on their kind: `aggregate` and `expand` convert answers, and `separat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -47,6 +47,12 @@ class Columns(ColumnTable):
     def with_rows(self, rows: Iterable[Row]) -> Self:
         """Return the same columns with further rows."""
         return replace(self, rules=self.rules.also(Rules(rows=tuple(rows))))
+
+    def with_only(self, some: Collection[Row], of: Collection[Row]) -> Self:
+        """Return the same columns with only some of these rows, which go last."""
+        rules = replace(self.rules, rows=(*(row for row in self.rules.rows if row not in of), *some))
+        joint = {j: rules.hard_rows.index(self.rules.hard_rows[place]) for j, place in self.joint.items()}
+        return replace(self, rules=rules, joint=joint)
 
     def aggregate(self, fractions: Floats) -> Floats:
         """Return (M, K) the time on types of (M, K') columns."""

@@ -317,6 +317,7 @@ class LinearSolver:
     Attributes:
         programs, iterations: Numbers of programs and iterations so far.
         prices: (K,) prices of GPUs, then those of limits if there were any, from which the next level search starts.
+        tight: The names of the limits without clear slack in the last answer, as keys.
         latest: The algorithm of the latest program.
     """
 
@@ -325,6 +326,7 @@ class LinearSolver:
     programs: int = 0
     iterations: int = 0
     prices: Floats | None = None
+    tight: dict[str, None] = field(default_factory=dict)
     latest: Algorithm = Algorithm.SIMPLEX
     _highs: Any = None
     _bases: dict[str, KeptBasis] = field(default_factory=dict)
@@ -388,14 +390,18 @@ class LinearSolver:
     def to_dict(self) -> dict[str, Any]:
         """Return the prices and bases from which the next solve starts, as plain data."""
         prices = None if self.prices is None else self.prices.tolist()
-        return {"prices": prices, "bases": {name: basis.to_dict() for name, basis in self._bases.items()}}
+        return {
+            "prices": prices,
+            "bases": {name: basis.to_dict() for name, basis in self._bases.items()},
+            **({"tight": list(self.tight)} if self.tight else {}),
+        }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LinearSolver:
         """Return a solver that starts from the prices and bases of `to_dict`."""
         prices = None if document["prices"] is None else np.array(document["prices"], dtype=float)
         bases = {name: KeptBasis.from_dict(basis) for name, basis in document["bases"].items()}
-        return cls(prices=prices, _bases=bases)
+        return cls(prices=prices, tight=dict.fromkeys(document.get("tight", ())), _bases=bases)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which starts from the same bases with a separate instance of HiGHS."""

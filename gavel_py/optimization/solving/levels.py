@@ -476,10 +476,10 @@ def limit_prices(certificate: Certificate | None, rules: Rules) -> Floats | None
         certificate = certificate.of_value
     if certificate is None or not rules.hard_rows or (isinstance(certificate, LevelCertificate) and certificate.follows):
         return None
-    parts = certificate.scarcity.limits[: len(rules.hard_rows)]
-    if len(parts) < len(rules.hard_rows):
+    jobs, prices = certificate.jobs, certificate.scarcity
+    if len(prices.limits) < len(jobs.rules.hard_rows):
         return None
-    jobs = certificate.jobs
+    parts = prices.over(jobs.rules, rules).limits
     scales = [scale_of(row.rhs, entries_of(row, jobs.rows, jobs.num_gpus)[1]) for row in rules.hard_rows]
     worth = level_per_part(certificate) if isinstance(certificate, LevelCertificate) else 1.0
     return parts * worth / scales
