@@ -131,7 +131,7 @@ def test_a_continued_simulation_may_have_a_later_end(gavel: Gavel) -> None:
         (["--save-state", "s", "--state-every", "0rounds"], "is neither a time"),
         (["--save-state", "s", "--jobs-out", "j.parquet"], "j.parquet: a Parquet file cannot be continued by another process"),
         (["--save-state", "s", "--jobs-out", "./s"], "--jobs-out s and --save-state s are the same file"),
-        (["--save-state", "no/folder/s", "--state-every", "1round"], "no/folder/s: cannot be written: No such file or directory"),
+        (["--save-state", "no/folder/s", "--state-every", "1round"], "no/folder/s: cannot be written: there is no folder"),
     ],
 )
 def test_invalid_options_are_refused(gavel: Gavel, options: list[str], said: str) -> None:

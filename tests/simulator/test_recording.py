@@ -179,7 +179,7 @@ def test_the_command_writes_the_runs_of_its_policies(gavel: Gavel) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--run-out", "no/folder/r.json"], "no/folder/r.json: cannot be written: No such file or directory"),
+        (["--run-out", "no/folder/r.json"], "no/folder/r.json: cannot be written: there is no folder"),
         (["--run-out", "r.json", "--continue", "state"], "--run-out records a run from its beginning"),
         (["--run-out", "r.json", "--jobs-out", "r.json"], "--jobs-out r.json and --run-out r.json are the same file"),
     ],
