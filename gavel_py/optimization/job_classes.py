@@ -245,8 +245,13 @@ class JobClasses:
 
     @cached_property
     def kin(self) -> NDArray[np.uint64]:
-        """(G,) hashes that are equal for classes with equal throughputs, gangs and types, whatever their rules and attributes."""
-        return content_keys([*self.throughputs.T, self.num_gpus, *self.runnable.T], len(self))
+        """(G,) hashes that are equal for classes with equal throughputs, gangs and types, whatever their rules and attributes.
+
+        Without constraints, these are the keys: there, the basis of kin leads to another optimum of several, and hardly faster.
+        """
+        return (
+            content_keys([*self.throughputs.T, self.num_gpus, *self.runnable.T], len(self)) if self.rules.constraints else self.keys
+        )
 
     @property
     def is_elastic(self) -> NDArray[np.bool_]:

@@ -316,7 +316,7 @@ class LinearSolver:
 
     Attributes:
         programs, iterations: Numbers of programs and iterations so far.
-        prices: (K,) prices of GPUs, then those of limits if there were any, from which the next level search starts.
+        prices: (K,) prices of GPUs, then those of limits if there were constraints, from which the next level search starts.
         tight: The names of the limits without clear slack in the last answer, as keys.
         latest: The algorithm of the latest program.
     """

@@ -307,7 +307,7 @@ def find_best_level(
     # At a given level, several prices may account for all GPUs. Only the prices that led to it rule out better levels.
     if level != levels.alone and levels.given is None and not levels.jobs.rules:
         prices = program.scarcity
-    solver.prices = np.append(prices.gpus, prices.limits)
+    solver.prices = np.append(prices.gpus, prices.limits) if levels.jobs.rules.constraints else prices.gpus
     times = program.times
     try:
         gains = program.level_prices(levels, level, needs, solver) if shadow_prices else None
