@@ -125,7 +125,7 @@ def test_what_a_newcomer_looks_for_is_at_most_three_clicks_away(play: Play, star
 
 @pytest.mark.parametrize(
     ("word", "page"),
-    [("cite", "/cite.html"), ("bibtex", "/cite.html"), ("docker", "/install.html"), ("kubernetes", "/alternatives.html")],
+    [("cite", "/cite.html"), ("bibtex", "/cite.html"), ("docker", "/install.html"), ("kubernetes", "/kueue.html")],
 )
 def test_the_search_leads_to_the_right_page(play: Play, word: str, page: str) -> None:
     assert play("index.html", f"return search({json.dumps(word)});")[0] == page
