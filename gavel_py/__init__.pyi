@@ -7,6 +7,7 @@ from typing import Any
 from gavel_py.allocation.accounting import DeadlineCounts as DeadlineCounts
 from gavel_py.allocation.accounting import Forecast as Forecast
 from gavel_py.allocation.accounting import TenantShare as TenantShare
+from gavel_py.allocation.accounting import is_rounding as is_rounding
 from gavel_py.allocation.accounting import tenant_shares as tenant_shares
 from gavel_py.allocation.explanation import Explanation as Explanation
 from gavel_py.allocation.explanation import explain as explain

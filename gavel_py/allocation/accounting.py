@@ -19,7 +19,7 @@ from gavel_py.io.names import natural_key
 from gavel_py.io.tabular import Column
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.tenants import TenantTree
-from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.problem.tolerances import PROOF_TOLERANCE, SOLVER_TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,10 +432,20 @@ class DeadlineCounts(NamedTuple):
         return sum(self)
 
 
-def lateness(ends: Floats, deadlines: Floats) -> Floats:
+def is_rounding(price: float, objective: float | None) -> bool:
+    """Return whether a price is 0, or no more than rounding beside the objective: at most 1e-9 of it.
+
+    Args:
+        price: Of a GPU or of a unit of a limit.
+        objective: `Allocation.objective_value`.
+    """
+    return abs(price) <= SOLVER_TOLERANCE * abs(objective or 0.0)
+
+
+def lateness(ends: Floats | float, deadlines: Floats | float) -> Floats:
     """Return (N,) the seconds by which jobs miss their deadlines, 0 for those that meet them, NaN for what is unknown."""
-    late: Floats = ends - deadlines
-    return np.where(late <= PROOF_TOLERANCE * np.abs(deadlines), np.where(np.isnan(late), np.nan, 0.0), late)
+    late = np.subtract(ends, deadlines)
+    return np.where(late <= PROOF_TOLERANCE * np.abs(deadlines), 0.0, late)
 
 
 def hourly_costs(gpus: Floats, prices_per_hour: Floats) -> Floats:

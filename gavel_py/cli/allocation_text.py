@@ -527,17 +527,15 @@ def constraints_text(
     allocations: (label of the policy, allocation) pairs; on_average: the constraints that rounds keep on average only;
     exceeded: notes on those that rounds exceed.
     """
-    allocations = list(allocations)
-    outcomes = [(label, each) for label, allocation in allocations for each in allocation.constraints]
+    outcomes = [(label, allocation.objective_value, each) for label, allocation in allocations for each in allocation.constraints]
     if not outcomes:
         return ""
-    has_policies = len({label for label, _ in outcomes}) > 1
+    has_policies = len({label for label, *_ in outcomes}) > 1
     columns = [*([Column("policy", "name")] if has_policies else []), Column("constraint", "prose"), Column("kept", "text")]
     columns += [Column("missed by"), Column("loses", optional=1), Column("worth of a unit", optional=2)]
     rows, notes = [], []
-    values = {label: allocation.objective_value for label, allocation in allocations}
-    for label, each in outcomes:
-        price = price_text(each.price, values[label])
+    for label, objective, each in outcomes:
+        price = price_text(each.price, objective)
         first = [*([label] if has_policies else []), each.constraint]
         violation, lost = (None, None) if each.kept else (each.missed_by, (each.penalty or 0.0) * each.missed_by)
         kept = "on average" if each.constraint in on_average else "yes"

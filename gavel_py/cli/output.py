@@ -105,13 +105,12 @@ def number(value: float | None) -> str:
 
 
 def price_text(price: float | None, objective: float | None) -> str:
-    """Return what a unit is worth to the objective; "nothing" for 0, and for less than 1e-9 of the objective, which is rounding.
+    """Return what a unit is worth to the objective; "nothing" for 0 and for rounding.
 
     >>> price_text(2e-16, 0.8), price_text(0.2667, 0.8), price_text(None, 0.8)
     ('nothing', '0.2667', '-')
     """
-    is_nothing = price is not None and abs(price) <= SAME_VALUE / 1000 * abs(objective or 0.0)
-    return "nothing" if is_nothing else number(price)
+    return "nothing" if price is not None and gp.is_rounding(price, objective) else number(price)
 
 
 def money(value: float | None) -> str:

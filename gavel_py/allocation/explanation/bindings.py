@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from gavel_py.allocation.accounting import is_rounding
 from gavel_py.allocation.explanation.duals import Duals, could_use, duals_of, is_all, time_bindings
 from gavel_py.allocation.explanation.records import Binding
 from gavel_py.allocation.result import Allocation
@@ -238,8 +239,7 @@ class _ProofBindings:
 
     def _worth(self, price: float) -> str:
         """Return a price as text, "" for one that is rounding beside the objective."""
-        is_nothing = price <= SOLVER_TOLERANCE * abs(self.allocation.objective_value or 0.0)
-        return "" if is_nothing else f"up to {price:.4g} to the objective"
+        return "" if is_rounding(price, self.allocation.objective_value) else f"up to {price:.4g} to the objective"
 
 
 @dataclass(frozen=True, eq=False)
