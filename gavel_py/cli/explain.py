@@ -116,7 +116,7 @@ class Required:
             allocation = gp.solve(problem, replace(policy, constraints=(*policy.constraints, gp.Deadline())))
         except gp.ConflictError as error:
             return cls(None, error.constraints)
-        except gp.InputError:  # the policy takes no such constraint, or steps are unknown
+        except gp.GavelError:  # the policy takes no such constraint, steps are unknown, or the solver has failed
             return cls()
         return cls(allocation.forecast().deadlines.met)
 
@@ -127,7 +127,8 @@ def _deadline(explanation: gp.Explanation, required: Required | None) -> str:
         return ""
     late, due = explanation.late, sum(explanation.deadlines.values())
     if late is None:
-        own = "has a deadline, but its total_steps is unknown" if explanation.throughput else "waits, so it misses its deadline"
+        unknown, idle = "has a deadline, but its total_steps is unknown", "waits, and without GPU time misses its deadline"
+        own = unknown if explanation.throughput else idle
     else:
         own = f"misses its deadline by {late_text(late)} at this speed" if late else "meets its deadline at this speed"
     if required is not None and required.met is not None:

@@ -139,9 +139,9 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 def declared_option(command: str, name: str) -> dict[str, Any]:
     """Return the settings of an option of the command line from the declaration of its field."""
     own = {"Directory": DIRECTORY, "File": FILE}
-    kinds = {**vars(click)} | ({"FloatRange": Duration} if name.endswith("_seconds") else {})
+    in_seconds = {"FloatRange": Duration} if name.endswith("_seconds") else {}
     return {
-        key: value if key != "type" else own.get(value[0]) or kinds[value[0]](**value[1])
+        key: value if key != "type" else own.get(value[0]) or in_seconds.get(value[0], getattr(click, value[0]))(**value[1])
         for key, value in DECLARED[command][name]["option"].items()
     }
 

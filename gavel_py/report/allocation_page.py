@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gavel_py.allocation.accounting import lateness
 from gavel_py.allocation.result import Allocation
 from gavel_py.report.charts import Table
 from gavel_py.report.measures import UNKNOWN, clean, counted
@@ -62,8 +63,8 @@ class DueJob:
         """Whether it ends in time."""
         if math.isnan(self.end_seconds):
             return UNKNOWN
-        late = self.end_seconds - self.due_seconds
-        return f"{duration(late)} late" if late > 0 else f"{duration(-late)} early"
+        late = float(lateness(self.end_seconds, self.due_seconds))
+        return f"{duration(late)} late" if late else f"{duration(max(0.0, self.due_seconds - self.end_seconds))} early"
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,17 @@ class AllocationView:
 
     def html(self, script: str = "", nonce: str = "") -> str:
         """Return the page; script: JavaScript, which only the nonce allows to run."""
-        policy = content_policy(nonce) if script else POLICY
-        parts = {
-            "bars": list(_bars(self)),
-            "tables": list(_tables(self)),
-            "facts": [*map(clean, self.facts)],
-            "script": script,
-            "nonce": nonce,
-        }
-        return rendered("allocation.html", view=self, title=clean(self.title), policy=policy, **parts)
+        return rendered(
+            "allocation.html",
+            view=self,
+            title=clean(self.title),
+            facts=[*map(clean, self.facts)],
+            bars=list(_bars(self)),
+            tables=list(_tables(self)),
+            script=script,
+            nonce=nonce,
+            policy=content_policy(nonce) if script else POLICY,
+        )
 
 
 def content_policy(nonce: str) -> str:

@@ -284,7 +284,7 @@ _METRICS = (
         kind="detail",
         needs="fairness",
     ),
-    Metric("with_deadline", "finished jobs with a deadline", "count", None, "summary.with_deadline", kind="detail"),
+    Metric("with_deadline", "jobs with a deadline", "count", None, "summary.with_deadline", "of finished jobs", kind="detail"),
     Metric("late", "late jobs", "count", "least", "late", "number of finished jobs that missed their deadline", kind="main"),
     Metric(
         "cost",

@@ -131,3 +131,11 @@ def test_the_profiles_of_a_store_are_searched_too(gavel: Gavel, tmp_path: Path) 
     nothing = gavel("find", "qwertz")
     assert nothing.code == 2
     assert "no profile has any of the words qwertz" in nothing.err
+
+
+def test_an_accelerator_alone_finds_what_runs_on_it(gavel: Gavel) -> None:
+    found = json.loads(gavel("find", "gh200", "--json").out)
+    profile = gp.ThroughputProfile.builtin("trtllm")
+    expected = {row.job_type for row in profile.rows if row.accelerator == "gh200"}
+    assert {each["job_type"] for each in found if each["profile"] == "trtllm"} == expected
+    assert all(any("gh200" in name for name in each["accelerators"]) for each in found)

@@ -26,7 +26,7 @@ def test_records_become_tables() -> None:
         tenants=[TenantParts("vision", 0.5, 0.25, None), TenantParts("", None, 1.0, 0.125)],
         types=[TypeUse("v100", 4000, 3.5, 0)],
         waiting=[WaitingJob("a", "vision", 0.5, "others were owed more"), WaitingJob("b", "", None, "it waits for a")],
-        due=[DueJob("a", 7200, 3600), DueJob("b", -60, 60), DueJob("c", 60, math.nan)],
+        due=[DueJob("a", 7200, 3600), DueJob("b", -60, 60), DueJob("c", 60, math.nan), DueJob("d", 3600, 3600 + 1e-6)],
     )
     page = view.html()
     assert texts(page) == [
@@ -35,8 +35,9 @@ def test_records_become_tables() -> None:
         *("GPUs", "type", "all", "held", "free", "v100", "4,000", "3.5", "0"),
         *("Waiting", "2 jobs", "job", "tenant", "because", "GPUs"),
         *("a", "vision", "others were owed more", "0.5", "b", "it waits for a", "–"),
-        *("Deadlines", "3 jobs, from the last solve on, at its speeds", "job", "due", "ends", "that is"),
+        *("Deadlines", "4 jobs, from the last solve on, at its speeds", "job", "due", "ends", "that is"),
         *("a", "in 2 h", "in 1 h", "1 h early", "b", "1 min ago", "in 1 min", "2 min late", "c", "in 1 min", "–", "–"),
+        *("d", "in 1 h", "in 1 h", "0 s early"),
     ]
     assert re.findall(r'class="bar" style="width: ([\d.]+)%"', page) == [
         "50.0",

@@ -82,14 +82,17 @@ def find(store: gp.ThroughputStore, words: Sequence[str], every: bool, as_json: 
     """Find models in all profiles by words.
 
     Job types, gang sizes and accelerators of the built-in and stored profiles, those with the most of the words first, earlier
-    words before later ones. A word is that of a job type, accelerator or profile, or the beginning of one.
+    words before later ones. A word is that of a job type, accelerator or profile, or the beginning of one; job types without any
+    of the words are listed only if no job type has one.
 
     \b
     gavel profiles find llama 7b
     gavel profiles find resnet h100
+    gavel profiles find gh200
     """
     wanted = [part for word in words for part in _parts(word)]
-    found = [row for name in store.names() for row in _found(store.find(name), wanted)]
+    matches = [match for name in store.names() for match in _matches(store.find(name), wanted)]
+    found = [row for row in matches if any(part.startswith(tuple(wanted)) for part in _parts(row["job_type"]))] or matches
     found.sort(key=lambda row: (-sum(row["scores"]), [-score for score in row["scores"]], len(row["job_type"])))
     refuse((not found, f"no profile has any of the words {' '.join(words)}; gavel profiles list names all profiles"))
     if as_json:
@@ -107,8 +110,8 @@ def _parts(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+(?:\.[0-9]+)?", text.lower())
 
 
-def _found(profile: gp.ThroughputProfile, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the job types of a profile that have any of the words, with scores: 1 for a word, 0.5 for the beginning of one."""
+def _matches(profile: gp.ThroughputProfile, wanted: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the job types of a profile that match any of the words, with scores: 1 for a word, 0.5 for the beginning of one."""
     measured: dict[str, tuple[set[float], set[str]]] = {job_type: (set(), set()) for job_type in profile.job_types}
     for row in profile.rows:
         sizes, names = measured[row.job_type]
@@ -118,13 +121,12 @@ def _found(profile: gp.ThroughputProfile, wanted: Sequence[str]) -> Iterator[dic
         own = _parts(job_type)
         known = {*own, *_parts(profile.name), *(part for name in names for part in _parts(name))}
         scores = [1.0 if word in known else 0.5 * any(each.startswith(word) for each in known) for word in wanted]
-        if any(each.startswith(word) for word in wanted for each in own):
-            accelerators = [name for name in profile.accelerators if name in names]
+        if any(scores):
             yield {
                 "job_type": job_type,
                 "profile": profile.name,
                 "gang_sizes": sorted(sizes),
-                "accelerators": accelerators,
+                "accelerators": [name for name in profile.accelerators if name in names],
                 "scores": scores,
             }
 
