@@ -3,7 +3,7 @@
     python benchmarks/quotas.py --before DIR            print the table (about 10 minutes); DIR: a checkout of the earlier version
     python benchmarks/quotas.py --before DIR --write    and put it into benchmarks/RESULTS.md
 
-Each figure is the median CPU time of `gp.solve`, or of `Solver.solve` after 1 % of the jobs have changed, in processes that take
+Each figure is the median CPU time of `Solver.solve`, the first or one after 1 % of the jobs have changed, in processes that take
 turns: one of each version, and one of cvxpy with Clarabel on the program with a row for each class and tenant, which includes
 neither the search for the classes nor a proof. Objectives of the three must agree.
 """

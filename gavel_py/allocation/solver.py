@@ -40,7 +40,7 @@ CLOSING_SECONDS = 3e-7
 """Approximate time per job and type to bound and check the best allocation that is known."""
 
 MANY_JOBS, MOST_LIMIT_ROUNDS = 1_000, 3
-"""Number of jobs from which limits on groups have rows only if they are tight, and maximum number of programs without some rows."""
+"""Number of jobs from which only tight limits on groups get rows, and maximum number of programs without the rows of others."""
 
 MOST_SEPARATE_JOBS = 20_000
 """Maximum number of jobs for a program with one row per job, which takes seconds at this size."""
@@ -231,10 +231,10 @@ class Solver(Synchronized):
         return TimeLimit(seconds - min(seconds / 2, CLOSING_SECONDS * problem.throughputs.size * passes))
 
     def _answer_by_rows(self, columns: Columns) -> tuple[Answer, Route]:
-        """Return the first proven answer, from a program with rows only for the limits on groups that are tight, if it is large.
+        """Return the first proven answer; in large problems, only tight limits on groups of jobs get rows.
 
-        Each of these rows divides the classes of jobs. An answer that keeps the others without a row is optimal with them too. If
-        there are always further ones that it breaks, or the program fails, the last program has all rows.
+        Each of these rows divides classes of jobs. An answer that keeps the other limits without their rows is optimal with them,
+        too. After `MOST_LIMIT_ROUNDS` programs, each of whose answers breaks further limits, or if a program fails, all get rows.
         """
         limits, before, kept = self._separate_limits(columns), Route("", 0), self._kept
         named = dict.fromkeys(kept.tight)

@@ -17,7 +17,7 @@ from gavel_py.problem.arrays import Floats
 from gavel_py.problem.tolerances import INPUT_ROUNDING
 
 MOST = 1e9
-"""The largest number of GPUs, and of a speed, that is taken for one."""
+"""The largest number in a cell; what is larger must be a mistake."""
 
 CLOCKS = ("hour", "time")
 OF_JOBS = {"job_id", "job_type", "total_steps", "num_gpus", "arrival_seconds", "JobID", "submit_time"}

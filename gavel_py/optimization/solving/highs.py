@@ -178,8 +178,8 @@ DUAL, PRIMAL = 1, 4
 """HiGHS's simplex strategies: dual if right-hand sides have changed since the last basis, primal if costs have."""
 
 DEVEX, STEEPEST_EDGE = 1, -1
-"""Weights of rows in the dual method: devex from the basis of a large program with other rows, steepest edge (the default) else, as
-its weights would have to be computed for such a basis first.
+"""Weights of rows in the dual simplex method: by default steepest edge, whose weights would have to be computed first for a basis
+of another program; devex there, if the program is large.
 """
 
 RETRIES: tuple[dict[str, object], ...] = (
@@ -296,7 +296,7 @@ class KeptBasis(NamedTuple):
         basis.row_status = [highspy.HighsBasisStatus(int(digit)) for digit in document["row_status"]]
         basis.valid, basis.alien = document["valid"], document["alien"]
         keys = (np.array(document[name], dtype=object).astype(np.uint64) for name in ("columns", "rows"))
-        return cls(basis, *(np.broadcast_to(each, (2, each.shape[-1])) for each in keys))  # earlier versions saved one row of keys
+        return cls(basis, *keys)
 
 
 def _matched(statuses: list[Any], old: Keys, new: Keys, default: Any) -> list[Any]:

@@ -30,6 +30,9 @@ HOLDING = "RUNNING,CONFIGURING,COMPLETING,SUSPENDED,RESIZING,SIGNALING,STAGE_OUT
 WAITING = ("squeue", "--all", "--states=PENDING", "--noheader", "--format=%i|%E")
 """The waiting jobs of all partitions as text, with what they wait for."""
 
+AFTER = re.compile(r"afterany:(\d+)")
+"""The jobs in such a text whose end is waited for, whatever it is."""
+
 GONE = ("Invalid node name", "Invalid job id specified")
 """Slurm's errors for a node or a job that has left the cluster since it was read."""
 
@@ -88,9 +91,8 @@ class QueueReader:
     def _strays(self, jobs: Mapping[str, SlurmJob]) -> set[str]:
         """Return the numbers of others that wait for a lease: jobs that were moved before they were read."""
         known = {number_of(job_id) for job_id in jobs}
-        bound = re.compile(rf"afterany:(?:{'|'.join(sorted(self._leases)) or '!'})\b")
         lines = (line.split("|", 1) for line in output(self._commands, *WAITING).splitlines())
-        return {number_of(job_id) for job_id, waits_for in lines if bound.search(waits_for)} - known
+        return {number_of(job_id) for job_id, waits_for in lines if self._leases & {*AFTER.findall(waits_for)}} - known
 
     def _changed(self) -> Mapping[str, SlurmJob]:
         """Return the jobs, those that may have changed as they are now."""
