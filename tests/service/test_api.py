@@ -353,14 +353,6 @@ def test_only_the_owner_can_connect(folder: Path) -> None:
         gp.serve_api(session)
 
 
-@pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    path.write_text(f"# of the scheduler, and of the page\nwrite {WRITE}\nread {READ}\n")
-    path.chmod(0o600)
-    return path
-
-
 def test_a_port_needs_a_token(folder: Path, tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(folder) as session:
         with pytest.raises(gp.InputError, match="every user of the machine could connect to the port"):

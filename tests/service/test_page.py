@@ -25,14 +25,6 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    path.write_text(f"write {WRITE}\nread {READ}\n")
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
 def session(tmp_path: Path) -> Iterator[gp.Session]:
     with opened(tmp_path / "state") as made:
         yield made

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -65,6 +67,28 @@ def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) ->
     applied = events(log_of(cluster), "applied") + events(log_of(cluster), "filled")
     assert [line["waiting"] for line in applied] == [{}] * len(applied), "Slurm gives what is planned"
     assert [line["errors"] for line in applied] == [[]] * len(applied)
+
+
+def test_accounting_counts_a_job_as_eligible_from_its_turn_on(cluster: LoopbackCluster) -> None:
+    """Of eight jobs of a user who may have six GPUs, two wait for their turn; Slurm plans neither before."""
+    jobs = {submitted(cluster, SOMEBODY) for _ in range(8)}
+    with driving(cluster, "--round", "600", user=OPERATOR) as driver:
+        driver.until(lambda: len(cluster.running() & jobs) == 6, "six jobs to run")
+        time.sleep(4)
+        waiting = jobs - cluster.running()
+        assert {cluster.jobs()[job].reason for job in waiting} == {"Dependency"}
+        cluster.tell("scancel", str(next(iter(jobs - waiting))))
+        driver.until(lambda: cluster.running() & waiting, "the next job")
+        (started,) = cluster.running() & waiting
+
+        def times() -> list[datetime]:
+            line = cluster.tell("sacct", "-n", "-X", "-P", f"-j{started}", "-o", "Submit,Eligible,Start")
+            return [datetime.fromisoformat(text) for text in line.strip().split("|") if text[:1].isdigit()]
+
+        driver.until(lambda: len(times()) == 3, "slurmdbd to know its start")
+        submit, eligible, start = times()
+    assert start - submit >= timedelta(seconds=4)
+    assert start - eligible <= timedelta(seconds=2)
 
 
 def test_jobs_below_a_limit_take_turns(cluster: LoopbackCluster) -> None:
