@@ -16,12 +16,15 @@ from tests.slurm.loopback.logbook import events
 from tests.slurm.loopback.presence import needs_accounting, needs_root, needs_slurm
 from tests.slurm.loopback.scenes import comment
 from tests.slurm.loopback.submitting import SPEEDS
-from tests.slurm.loopback.test_rights import OPERATOR, SOMEBODY, STRANGER, known_as
+from tests.slurm.loopback.test_rights import OPERATOR, STRANGER, known_as
 from tests.slurm.loopback.waiting import until
 
 pytestmark = [needs_slurm, needs_accounting, needs_root, pytest.mark.deep]
 
 STRANGER_ID = 5
+MEMBER, MEMBER_ID = "news", 9
+"""An account of every Linux, too; Slurm 26.05 knows no associations of nobody."""
+
 OPTIONS = {"AccountingStorageTRES": "gres/gpu", "AccountingStorageEnforce": "limits,qos"}
 
 
@@ -36,7 +39,7 @@ def cluster() -> Iterator[LoopbackCluster]:
 
         accounts("add", "account", "physics", "fairshare=3")
         accounts("add", "account", "chem", "fairshare=1")
-        accounts("add", "user", "nobody", "account=physics")
+        accounts("add", "user", MEMBER, "account=physics")
         accounts("add", "user", STRANGER, "account=chem")
         accounts("add", "user", OPERATOR, "account=root", "adminlevel=operator")
         accounts("modify", "account", "chem", "set", "GrpTRES=gres/gpu=4")
@@ -55,7 +58,7 @@ def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) ->
     """Of chem, a job in the other partition has one GPU already, so three are left; of physics, six of the limit of a user."""
     submitted(cluster, STRANGER_ID, "plain")
     chem = [submitted(cluster, STRANGER_ID) for _ in range(10)]
-    physics = [submitted(cluster, SOMEBODY) for _ in range(10)]
+    physics = [submitted(cluster, MEMBER_ID) for _ in range(10)]
     with driving(cluster, "--round", "4", "--tenants-from-slurm", user=OPERATOR) as driver:
         driver.rounds(3)
         running = cluster.running()
@@ -71,7 +74,7 @@ def test_no_gpu_is_planned_that_a_limit_leaves_idle(cluster: LoopbackCluster) ->
 
 def test_accounting_counts_a_job_as_eligible_from_its_turn_on(cluster: LoopbackCluster) -> None:
     """Of eight jobs of a user who may have six GPUs, two wait for their turn; Slurm plans neither before."""
-    jobs = {submitted(cluster, SOMEBODY) for _ in range(8)}
+    jobs = {submitted(cluster, MEMBER_ID) for _ in range(8)}
     with driving(cluster, "--round", "600", user=OPERATOR) as driver:
         driver.until(lambda: len(cluster.running() & jobs) == 6, "six jobs to run")
         time.sleep(4)
@@ -117,7 +120,7 @@ def test_accounts_share_by_fairshare(cluster: LoopbackCluster) -> None:
     cluster.tell("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxTRESPU=gres/gpu=-1")
     for _ in range(20):
         submitted(cluster, STRANGER_ID)
-    physics = {submitted(cluster, SOMEBODY) for _ in range(12)}
+    physics = {submitted(cluster, MEMBER_ID) for _ in range(12)}
     speed: Counter[bool] = Counter()
     with driving(cluster, "--round", "4", "--tenants-from-slurm", "--wall-limit", "start", user=OPERATOR) as driver:
         for _ in range(8):
@@ -133,7 +136,7 @@ def test_jobs_run_for_the_time_that_their_qos_exempts(cluster: LoopbackCluster) 
     """Five jobs take turns on three nodes in rounds of 5 s; none is stopped in its first 30 s, by the accounts of Slurm."""
     cluster.tell("sacctmgr", "-i", "modify", "qos", "normal", "set", "PreemptExemptTime=00:00:30", "MaxTRESPU=gres/gpu=-1")
     words = ["--parsable", "--partition=gavel", "--nodes=1", "--gres=gpu:4", "--output=/dev/null", "--chdir=/"]
-    jobs = [cluster.tell("sbatch", *words, comment(1e7), "--wrap=exec sleep 600", user=SOMEBODY).strip() for _ in range(5)]
+    jobs = [cluster.tell("sbatch", *words, comment(1e7), "--wrap=exec sleep 600", user=MEMBER_ID).strip() for _ in range(5)]
     with driving(cluster, "--round", "5", user=OPERATOR) as driver:
         driver.until(lambda: sum(each.restarts for each in cluster.jobs().values()) >= 3, "three jobs to be stopped", within=150)
         assert driver.end() == 0, driver.output()
