@@ -20,7 +20,7 @@ Every public name is an attribute of this package (gp.solve) and of the package 
     workloads             read_trace, generate_trace, describe_trace, Trace, Submission
     sweeps                sweep, plan_sweep, dask_executor
     planning              plan_from_trace, plan_fleet, read_catalog, read_demand
-    report                write_report, plot_rounds, Run, read_runs
+    report                write_report, AllocationView, plot_rounds, Run, read_runs
     integrations.kueue    read_kueue, kueue_overview, forecast_kueue
     integrations.slurm    SlurmDriver, SlurmSettings, slurm_run
     testing               check_policy

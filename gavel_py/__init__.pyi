@@ -158,10 +158,13 @@ from gavel_py.report import check_report as check_report
 from gavel_py.report import check_writable as check_writable
 from gavel_py.report import plot_rounds as plot_rounds
 from gavel_py.report import write_report as write_report
+from gavel_py.report.allocation_page import AllocationView as AllocationView
+from gavel_py.report.allocation_page import PageTable as PageTable
 from gavel_py.report.metrics import METRICS as METRICS
 from gavel_py.report.metrics import Fairness as Fairness
 from gavel_py.report.metrics import Measured as Measured
 from gavel_py.report.metrics import Metric as Metric
+from gavel_py.report.rounds_plot import rounds_svg as rounds_svg
 from gavel_py.report.runs import OverTime as OverTime
 from gavel_py.report.runs import Run as Run
 from gavel_py.report.runs import Stay as Stay

@@ -1,7 +1,7 @@
 """Runs as plain data, reports that compare them, and Gantt charts of rounds.
 
 `write_report` turns runs into a page with summaries and charts; `plot_rounds` draws the rounds of a scheduler;
-`allocation_page` draws an allocation from records. A report is independent of simulators and clusters: it reads the record of a run
+`AllocationView` draws an allocation from records. A report is independent of simulators and clusters: it reads the record of a run
 that both produce (`runs`). matplotlib and jinja2 are imported only for drawing.
 """
 

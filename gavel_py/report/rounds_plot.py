@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gavel_py.errors import refuse
 from gavel_py.io.records import Positive, check
 from gavel_py.io.writing import FORMATS, check_plot, write_atomic
 from gavel_py.problem.cluster import Cluster
@@ -20,6 +22,9 @@ NO_TENANTS: Mapping[str, str] = {}
 
 MAX_TENANTS = 9
 """Of more, each job has a colour of its own."""
+
+MOST_DRAWN = 1000
+"""Maximum number of GPUs in a page: more would be too thin to see, and take seconds."""
 
 
 def plot_rounds(
@@ -63,15 +68,36 @@ def plot_rounds(
     write_atomic(path, figure_bytes(draw, "rounds", form, shown.title))
 
 
-def rounds_svg(rounds: Iterable[Round], cluster: Cluster, *, round_seconds: float) -> str:
-    """Return the chart of consecutive rounds as an inline `<svg>` in colours of a page. Raises `InputError` as `plot_rounds`."""
-    shown = _shown(rounds, cluster, round_seconds)
+def rounds_svg(
+    rounds: Iterable[Round],
+    cluster: Cluster,
+    *,
+    round_seconds: float,
+    tenants: Mapping[str, str] = NO_TENANTS,
+    job_types: Mapping[str, str] = NO_TENANTS,
+    down: Collection[str] = (),
+) -> str:
+    """Return the chart of consecutive rounds as an inline `<svg>` in colours of a page, for `AllocationView.rounds`.
+
+    Args:
+        rounds: The rounds, without gaps in their indices.
+        cluster: The cluster of the scheduler, whose GPUs are drawn.
+        round_seconds: Length of a round.
+        tenants: {job_id: tenant}; the jobs of one have one colour if there are 2 to 9 tenants, and a legend names it.
+        job_types: {job_id: job type}; the same of job types if tenants have no colours. Otherwise, each job has one.
+        down: Nodes that are down, which are hatched.
+
+    Raises:
+        InputError: As `plot_rounds`, and for more GPUs than can be seen.
+    """
+    refuse("", (cluster.num_gpus > MOST_DRAWN, "", f"a chart of more than {MOST_DRAWN:,} GPUs would be too fine to see"))
+    shown = _shown(rounds, cluster, round_seconds, tenants=tenants, job_types=job_types)
 
     from gavel_py.report.figures import figure_bytes
     from gavel_py.report.run_report import embedded
     from gavel_py.report.timeline_drawing import gantt_figure
 
-    draw = partial(gantt_figure, shown.gantt, shown.colours, shown.texts)
+    draw = partial(gantt_figure, replace(shown.gantt, down=down), shown.colours, shown.texts)
     return embedded(figure_bytes(draw, "rounds", "svg"), Chart("rounds", shown.title, shown.subtitle, draw, Table((), ())))
 
 
@@ -93,6 +119,7 @@ def _shown(
     policy: str | None = None,
     workflows: Mapping[str, str] = NO_WORKFLOWS,
     tenants: Mapping[str, str] = NO_TENANTS,
+    job_types: Mapping[str, str] = NO_TENANTS,
 ) -> _Shown:
     check("plot of rounds", round_seconds=(round_seconds, Positive))
     lanes, rounds = lanes_of(cluster), list(rounds)
@@ -101,10 +128,12 @@ def _shown(
     title = f"{head}{counted(len(rounds), 'round')} of {duration(round_seconds)}, {counted(len(lanes.gpus), 'GPU')}"
     subtitle = ", ".join(_subtitle(grid, rounds, delivery))
     texts = {job_id: f"workflow {clean(workflow)}" for job_id, workflow in workflows.items()}
-    of_tenants = {job_id: tenants.get(job_id, "") for job_id in grid.job_ids}
+    of_tenants, of_types = ({job_id: of.get(job_id, "") for job_id in grid.job_ids} for of in (tenants, job_types))
     if not workflows and 2 <= len(set(of_tenants.values())) <= MAX_TENANTS:
         known = {} if delivery is None else delivery.tenants
         texts = {job_id: _tenant_text(tenant, known) for job_id, tenant in of_tenants.items()}
+    elif not workflows and 2 <= len(set(of_types.values())) <= MAX_TENANTS:
+        texts = {job_id: clean(job_type) or "no job type" for job_id, job_type in of_types.items()}
     return _Shown(title, subtitle, rounds_gantt(rounds, lanes, float(round_seconds)), colours_of(grid, texts), texts)
 
 

@@ -6,7 +6,7 @@ GPUs were held on it at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -109,7 +109,10 @@ class Bar:
 
 @dataclass(frozen=True, eq=False)
 class Gantt:
-    """Bars on lanes, between two moments. round_starts: the start of each round, numbered from first_round on, if there are any."""
+    """Bars on lanes, between two moments.
+
+    round_starts: the start of each round, numbered from first_round on, if there are any; down: nodes that are down.
+    """
 
     lanes: Lanes
     bars: Sequence[Bar]
@@ -117,6 +120,7 @@ class Gantt:
     end_seconds: float
     round_starts: Sequence[float] = ()
     first_round: int = 0
+    down: Collection[str] = ()
 
 
 IDLE = -1

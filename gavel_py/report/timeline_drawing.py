@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -77,6 +77,11 @@ def gantt_figure(
         _number_rounds(axes, edges, gantt.first_round)
         for text, colour, size in (("starts here", LIGHT["ink"], 5), ("is preempted", LOST, 10)):
             handles[text] = Line2D([], [], color=colour, linestyle="none", marker="|", markeredgewidth=1.8, markersize=size)
+    hatched: dict[str, Any] = {"facecolor": "none", "edgecolor": LIGHT["muted"], "hatch": "////", "linewidth": 0}
+    for node in gantt.lanes.nodes:
+        if node.name in gantt.down:
+            axes.axhspan(node.first, node.end, **hatched, zorder=1)
+            handles["node that is down"] = Patch(**hatched)
     colour_of = {groups[job_id]: colour for job_id, colour in colours.items() if job_id in groups}
     names = sorted(colour_of, key=natural_key)
     handles |= {name: Patch(fc=colour_of[name], linewidth=0) for name in names[:MAX_GROUPS]}

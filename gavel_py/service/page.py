@@ -15,13 +15,11 @@ from urllib.parse import quote, unquote
 
 from gavel_py.errors import InputError
 from gavel_py.io.writing import check_libraries
+from gavel_py.scheduling import NodeState
 from gavel_py.service.reader import SessionReader
 from gavel_py.service.session import Session
 
 SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-
-MOST_DRAWN = 1000
-"""Maximum number of GPUs for a chart of rounds: more would be too thin to see, and take seconds from events."""
 
 CLOSED = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 """What the Content-Security-Policy of a page forbids in its header only; the rest is in the page, too."""
@@ -61,20 +59,20 @@ class Page:
         nonce = secrets.token_urlsafe()
         closed = AllocationView("gavel", ["This page needs a token that may read: add # and the token to its address."])
         view = self._reader.view(self._rounds()) if is_open else closed
-        policy = f"{content_policy(nonce)}; {CLOSED}"
-        headers = {"content-security-policy": policy, "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
-        return view.html(SCRIPT, nonce), headers | {"cache-control": "no-store"}
+        headers = {"content-security-policy": f"{content_policy(nonce)}; {CLOSED}", "referrer-policy": "no-referrer"}
+        return view.html(SCRIPT, nonce), headers | {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
     def _rounds(self) -> str:
         from gavel_py.report.rounds_plot import rounds_svg
 
         with self._session.unchanged():
             rounds, cluster = list(self._session.rounds), self._session.scheduler.cluster
-        if not rounds or cluster.num_gpus > MOST_DRAWN:
+            down = {name for name, state in self._session.scheduler.nodes.items() if state is NodeState.DOWN}
+        if not rounds:
             return ""
         with self._lock:
-            if self._drawn[0] is not rounds[-1]:
-                length, self._drawn = rounds[-1].end_seconds - rounds[-1].start_seconds, (rounds[-1], "")
-                with suppress(InputError):  # as it raises for GPUs that jobs share
-                    self._drawn = rounds[-1], rounds_svg(rounds, cluster, round_seconds=length)
+            if self._drawn[0] != (rounds[-1], down):
+                length, self._drawn = rounds[-1].end_seconds - rounds[-1].start_seconds, ((rounds[-1], down), "")
+                with suppress(InputError):  # as it raises for too many GPUs, and for those that jobs share
+                    self._drawn = self._drawn[0], rounds_svg(rounds, cluster, round_seconds=length, down=down)
             return self._drawn[1]

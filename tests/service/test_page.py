@@ -141,13 +141,22 @@ def test_only_the_last_rounds_are_kept(session: gp.Session) -> None:
 
 
 def test_rounds_of_a_large_cluster_are_not_drawn(session: gp.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gavel_py.service.page.MOST_DRAWN", 11)
+    monkeypatch.setattr("gavel_py.report.rounds_plot.MOST_DRAWN", 11)
     with serving(session) as client:
         assert "too large" not in ask(client, "/")[1]
         client("POST", "/v1/events", some_events())
         page = ask(client, "/")[1]
     assert "<svg" not in page
     assert "Rounds are not drawn: the cluster is too large, or jobs share GPUs." in page
+
+
+def test_nodes_that_are_down_are_hatched_at_once(session: gp.Session) -> None:
+    with serving(session) as client:
+        client("POST", "/v1/events", some_events())
+        assert "node that is down" not in ask(client, "/")[1]
+        node = session.scheduler.cluster.nodes[0].name
+        client("POST", "/v1/events", [{"id": "d", "event": "node_down", "node": node}])
+        assert "node that is down" in ask(client, "/")[1]
 
 
 def test_what_is_promised_is_the_same_after_a_restart(tmp_path: Path) -> None:
