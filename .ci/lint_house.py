@@ -118,6 +118,7 @@ HOUSES = {
         "report",
         "sweeps",
         "testing",
+        "cli.page",
         "cli.report",
         "cli.simulate",
         "cli.sweep",

@@ -100,20 +100,18 @@ def solved_text(problem: gp.AllocationProblem, label: str) -> str:
 def head_text(screen: Screen, more_tenants: str) -> str:
     """Return sentences on the problem and the answer; more_tenants: how to see everything on tenants."""
     allocation = screen.allocation
-    lines = [styled(solved_text(screen.problem, screen.label), "title"), _objective_text(screen)]
+    lines = [styled(solved_text(screen.problem, screen.label), "title"), objective_text(screen)]
     if screen.forecast.deadlines.all:
         lines.append(deadlines_line(allocation.job_ids, screen.forecast))
     idle = [allocation.job_ids[i] for i in screen.served if not allocation.time_fractions[i].any()]
     if idle:
         start = f"{counted(len(idle), 'job')} without GPU time: "
         lines.append(styled(start + listed(idle, line_width() - len(start)), "warn"))
-    if limit := _limit_text(screen):
-        lines.append(limit)
+    lines.append(_limit_text(screen))
     served = {i: screen.jobs[i] for i in screen.served} if screen.problem.counts is not None else {}
     lines += [styled(line, "warn") for line in refused_counts(screen.problem, served)]
     lines += forecast_lines(allocation, screen.problem, screen.served)
-    tenants = tenants_line(allocation.tenants(), more_tenants)
-    return wrapped([*lines, *([tenants] if tenants else [])]) + details_text(screen)
+    return wrapped(filter(None, [*lines, tenants_line(allocation.tenants(), more_tenants)])) + details_text(screen)
 
 
 def refused_counts(problem: gp.AllocationProblem, jobs: Mapping[int, gp.Job]) -> Iterator[str]:
@@ -210,7 +208,7 @@ Meaning = Callable[[float, Screen], str]
 """Returns the meaning of an objective value, as the end of a sentence."""
 
 
-def _objective_text(screen: Screen) -> str:
+def objective_text(screen: Screen) -> str:
     allocation = screen.allocation
     value = allocation.objective_value
     if allocation.status is gp.AllocationStatus.EMPTY:
@@ -356,7 +354,7 @@ class EqualJobs:
         return int(self.rows[0])
 
 
-def _groups(screen: Screen, *, apart: bool) -> list[EqualJobs]:
+def groups_of(screen: Screen, *, apart: bool) -> list[EqualJobs]:
     """Return the jobs that can run in groups of equal rows and answers, worst off first, those without time last."""
     import numpy as np
 
@@ -388,7 +386,7 @@ def _groups(screen: Screen, *, apart: bool) -> list[EqualJobs]:
 
 def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
     """Return a table of the jobs; top: number of groups of equal jobs to list, None for one row per job."""
-    groups = _groups(screen, apart=top is None)
+    groups = groups_of(screen, apart=top is None)
     if not groups:
         return ""
     shown = groups[: len(groups) if top is None else top]
@@ -399,11 +397,11 @@ def jobs_text(screen: Screen, top: int | None, *, wide: bool = False) -> str:
     has_time = [bool(screen.allocation.time_fractions[group.first].any()) for group in groups]
     what = "Jobs with GPU time" if all(has_time[: len(shown)]) and not all(has_time) else "Jobs"
     title = f"{what}, worst off first: {listed_jobs:,} of {jobs:,}{more}{star}"
-    return columns_text(title, _columns(screen, shown, wide=wide), wide=wide) + wrapped([NOTE], indent="")
+    return columns_text(title, job_columns(screen, shown, wide=wide), wide=wide) + wrapped([NOTE], indent="")
 
 
-def _columns(screen: Screen, groups: Sequence[EqualJobs], *, wide: bool) -> Columns:
-    """Return the columns of a table of jobs."""
+def job_columns(screen: Screen, groups: Sequence[EqualJobs], *, wide: bool, without: Iterable[str] = ()) -> Columns:
+    """Return the columns of a table of jobs; without: figures of the allocation that are left out."""
     allocation, weights, rows = screen.allocation, screen.problem.weights, [group.first for group in groups]
     jobs, forecast = [screen.jobs[i] for i in rows], screen.forecast
     shares = [[_share(allocation, i, j) for j in range(len(allocation.accelerator_types))] for i in rows]
@@ -419,7 +417,7 @@ def _columns(screen: Screen, groups: Sequence[EqualJobs], *, wide: bool) -> Colu
         *(by_type if wide else [(Column("time on GPUs", "text"), times)]),
         ("GPUs", map(size_text, jobs)),
         (Column("weight", optional=3), map(number, weights[rows]) if wide or (weights != 1).any() else ()),
-        *declared_columns(allocation.COLUMNS, lambda name: getattr(allocation, name)[rows].tolist()),
+        *declared_columns(allocation.COLUMNS, lambda name: getattr(allocation, name)[rows].tolist(), dict.fromkeys(without, True)),
         *declared_columns(forecast.COLUMNS, lambda name: getattr(forecast, name)[rows].tolist(), left_out),
     ]
 
@@ -493,10 +491,10 @@ def compared_text(screens: Sequence[Screen], *, wide: bool) -> str:
     """Return a comparison of policies on the same jobs."""
     head = styled(solved_text(screens[0].problem, ""), "title")
     labels = [screen.label for screen in screens]
-    return wrapped([head]) + comparison_text("Policies compared", labels, _metrics(screens), wide=wide)
+    return wrapped([head]) + comparison_text("Policies compared", labels, metrics_rows(screens), wide=wide)
 
 
-def _metrics(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
+def metrics_rows(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
     def of(figure: Callable[[gp.Allocation, list[int]], Any]) -> list[float | None]:
         values = (figure(screen.allocation, screen.served) if screen.served else None for screen in screens)
         return [None if value is None else float(value) for value in values]

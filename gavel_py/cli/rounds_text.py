@@ -200,7 +200,7 @@ def tenants_by_round(
     return found
 
 
-def top_tenants(jobs: Iterable[gp.Job], tenants: Mapping[str, gp.scheduling.TenantDelivery]) -> dict[str, str]:
+def top_tenants(jobs: Iterable[gp.Job], tenants: Mapping[str, gp.scheduling.TenantDelivery | gp.TenantShare]) -> dict[str, str]:
     """Return {job_id: the tenant at the top above it}, of the jobs with tenants in a report."""
 
     def top(name: str) -> str:

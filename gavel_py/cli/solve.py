@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli import allocation_text, estimates, inputs
+from gavel_py.cli import allocation_text, estimates, inputs, page
 from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.rounds import run_rounds
@@ -57,6 +58,9 @@ class SolveOptions(inputs.ProblemOptions):
     write_program: str | None = inputs.option(
         "Output", metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
     )
+    html: Path | None = inputs.main_option(
+        "Output", type=inputs.FILE, metavar="FILE", help="Also write the answer as an HTML page for people."
+    )
     sensitivity: bool = inputs.option("What if", help="With --estimate: also show which estimate would change the answer most.")
     workflows: bool = inputs.option(
         "Policy",
@@ -90,6 +94,8 @@ def command(request: SolveOptions) -> None:
     """
     changes = {text: changes_of(text) for text in request.what_if}
     _check(request)
+    if request.html is not None:
+        gp.check_report(request.html)
     if request.workflows:
         with inputs.warnings_shown():
             emit(_workflows(request), request.out)
@@ -110,9 +116,18 @@ def command(request: SolveOptions) -> None:
         others = {text: changed(problem, loaded, text, parts, sharing=request.rounds.sharing) for text, parts in changes.items()}
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
+        if request.html is not None:
+            page.write_page(
+                request.html,
+                replace(loaded, options=request.rounds.changed(time_limit_seconds=limit)),
+                policies[0],
+                results[0].screen(loaded.jobs),
+                results[0].rounds,
+                results[0].what_ifs,
+                request.now,
+            )
     if request.form == "json":
-        documents = [result.document for result in results]
-        emit(json_text(documents[0] if len(documents) == 1 else documents), request.out)
+        emit(json_text(results[0].document if len(results) == 1 else [each.document for each in results]), request.out)
     elif request.form == "csv":
         emit(_tenants_csv(results) if request.by == "tenant" else _csv(results), request.out)
     else:
@@ -123,7 +138,7 @@ def command(request: SolveOptions) -> None:
 
 ALLOCATION_ONLY = (
     *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
-    *("write_program", "by", "wide"),
+    *("write_program", "html", "by", "wide"),
 )
 """Options that have no effect with --workflows, which uses no policy."""
 
@@ -182,6 +197,7 @@ def _check(request: SolveOptions) -> None:
             request.write_program and several,
             "--write-program writes the program of one policy, and several are compared; give one --policy",
         ),
+        (request.html and several, "--html is the page of one policy, and several are compared; give one --policy"),
         (
             several and (request.by not in (None, "tenant") or request.top),
             "--top and --by type or node show the answer of one policy, and several are compared; give one --policy",
@@ -233,13 +249,10 @@ def _result(
     policy, allocation = solver.policy, solver.solve(problem)
     document = with_accounts(allocation.to_dict(), allocation)
     document["seconds"] |= seconds
-    document |= loaded.unused
-    document |= estimates.json_entry(loaded.estimates(problem, allocation))
-    if unknown := _unknown_memory(loaded, problem, allocation):
-        document["unknown_gpu_memory"] = unknown
+    document |= loaded.unused | estimates.json_entry(loaded.estimates(problem, allocation))
+    document |= {"unknown_gpu_memory": unknown} if (unknown := _unknown_memory(loaded, problem, allocation)) else {}
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
-    if found is not None:
-        document["sensitivity"] = found.to_dict()
+    document |= {} if found is None else {"sensitivity": found.to_dict()}
     if not request.num_rounds:
         what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
         levels = next_levels(problem, allocation, what_ifs, solver)
