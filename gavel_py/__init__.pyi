@@ -171,6 +171,13 @@ from gavel_py.report.runs import Stay as Stay
 from gavel_py.report.runs import read_failures as read_failures
 from gavel_py.report.runs import read_runs as read_runs
 from gavel_py.report.runs import write_runs as write_runs
+from gavel_py.report.what_if import ClusterComparison as ClusterComparison
+from gavel_py.report.what_if import ClusterMeasure as ClusterMeasure
+from gavel_py.report.what_if import GpuChange as GpuChange
+from gavel_py.report.what_if import NextLevel as NextLevel
+from gavel_py.report.what_if import NodesDown as NodesDown
+from gavel_py.report.what_if import changed_problem as changed_problem
+from gavel_py.report.what_if import limiting_jobs as limiting_jobs
 from gavel_py.scheduling import Assignment as Assignment
 from gavel_py.scheduling import Backoff as Backoff
 from gavel_py.scheduling import DeliveryReport as DeliveryReport

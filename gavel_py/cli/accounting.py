@@ -106,10 +106,12 @@ def tenants_header(types: Sequence[str]) -> list[str]:
     return [*_names(), *(f"{name}_gpus" for name in types), *(f"{name}_share" for name in types)]
 
 
-def tenants_rows(tenants: Iterable[gp.TenantShare]) -> list[list[object]]:
-    """Return the lines of tenants in CSV files."""
-    names = _names()
-    return [[*(getattr(each, name) for name in names), *each.gpus.values(), *each.gpu_shares.values()] for each in tenants]
+def tenants_rows(tenants: Iterable[gp.TenantShare], types: Sequence[str]) -> list[list[object]]:
+    """Return the lines of tenants in CSV files; a cell is empty for a type that the cluster lacks."""
+    return [
+        [*(getattr(each, name) for name in _names()), *(of.get(name, "") for of in (each.gpus, each.gpu_shares) for name in types)]
+        for each in tenants
+    ]
 
 
 def forecast_lines(allocation: gp.Allocation, problem: gp.AllocationProblem, served: Sequence[int]) -> list[str]:

@@ -144,22 +144,9 @@ def _most_gpus(problem: gp.AllocationProblem, job: gp.Job) -> float:
     return max((count for name, count in gpus if job.allows(name)), default=0)
 
 
-def limiting_jobs(allocation: gp.Allocation, problem: gp.AllocationProblem) -> list[int]:
-    """Return the rows of the jobs that limit max-min fairness because they cannot run faster, although others could."""
-    import numpy as np
-
-    if allocation.policy != "max_min_fairness" or allocation.objective_value is None or allocation.constraints:
-        return []
-    levels = allocation.normalized_throughputs * problem.num_gpus / problem.weights
-    fastest = allocation.throughputs >= problem.fastest * (1 - SAME_VALUE)
-    served = problem.runnable.any(axis=1)
-    limited = served & fastest & (levels <= allocation.objective_value * (1 + SAME_VALUE))
-    return [] if fastest[served & ~limited].all() else np.flatnonzero(limited).tolist()
-
-
 def _limit_text(screen: Screen) -> str:
     """Return which jobs limit max-min fairness; "" if there are none."""
-    allocation, limited = screen.allocation, limiting_jobs(screen.allocation, screen.problem)
+    allocation, limited = screen.allocation, gp.limiting_jobs(screen.allocation, screen.problem)
     if not limited:
         return ""
     names = listed([allocation.job_ids[i] for i in limited], 40)

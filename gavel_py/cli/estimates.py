@@ -264,10 +264,10 @@ def memory_text(found: Iterable[Mapping[str, Any]]) -> str:
     return wrapped(lines) if lines else ""
 
 
-def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
+def estimates_text(held: Mapping[gp.Estimate, float], value: str = "", of: str = "") -> str:
     """Return a table of estimates with their intervals, those in use first, widest intervals first.
 
-    held: from `held_gpus` and `pair_estimates`; value: from `value_text`.
+    held: from `held_gpus` and `pair_estimates`; value: from `value_text`; of: begins the title.
     """
     if not held:
         return "No speed is estimated: those of all jobs that can run were measured.\n"
@@ -282,7 +282,7 @@ def estimates_text(held: Mapping[gp.Estimate, float], value: str = "") -> str:
         (Column("unit", "text"), [each.unit for each in shown] if len(units) > 1 else ()),  # one unit is in the header
         ("GPUs held", [number(held[each]) if held[each] > SAME_VALUE else "-" for each in shown]),
     ]
-    text = columns_text(f"{counted(len(held), 'estimated speed')}, those in use and least certain first", columns)
+    text = columns_text(f"{of}{counted(len(held), 'estimated speed')}, those in use and least certain first", columns)
     return text + wrapped([*([value] if value else []), *([f"{len(held) - SHOWN} more: --json"] if len(held) > SHOWN else [])])
 
 

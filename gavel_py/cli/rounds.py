@@ -144,7 +144,11 @@ def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy
         return json_text({**request.head(policy), **found.to_dict(), **loaded.unused})
     if request.form == "csv":
         return (
-            csv_text(tenants_header(loaded.cluster.accelerator_names), tenants_rows(found.tenants)) if request.by else found.csv()
+            csv_text(
+                tenants_header(loaded.cluster.accelerator_names), tenants_rows(found.tenants, loaded.cluster.accelerator_names)
+            )
+            if request.by
+            else found.csv()
         )
     every = bool(request.all_jobs or request.by)
     priced, most = has_prices(loaded.cluster), None if every else MAX_TENANTS
@@ -198,7 +202,7 @@ class SimulatedRounds:
         if request.form == "json":
             return json_text(self._document(delivery) | {"tenants": [each.to_dict() for each in tenants], "cost_per_hour": cost})
         if request.form == "csv":
-            return csv_text(tenants_header(cluster.accelerator_names), tenants_rows(tenants))
+            return csv_text(tenants_header(cluster.accelerator_names), tenants_rows(tenants, cluster.accelerator_names))
         return self._text(delivery, tenants, cost)
 
     def _document(self, delivery: gp.DeliveryReport) -> dict[str, Any]:

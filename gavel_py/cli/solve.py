@@ -18,7 +18,7 @@ from gavel_py.cli.rounds import run_rounds
 from gavel_py.cli.rounds_text import delivery_text, rounds_text
 from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.usage import refuse
-from gavel_py.cli.what_if import NextLevel, WhatIf, changed, changes_of, next_levels, what_if_text
+from gavel_py.cli.what_if import WhatIf, changed, changes_of, compared, priced, what_if_text
 
 TOP = 10
 """Default number of groups of equal jobs listed."""
@@ -53,7 +53,10 @@ class SolveOptions(inputs.ProblemOptions):
     what_if: tuple[str, ...] = inputs.main_option(
         "What if",
         metavar="CHANGE",
-        help="Also solve with other GPUs (v100+8, k80-4, v100=40,k80=0) or nodes (v100+2nodes), and compare; may be repeated.",
+        help="Also solve with other GPUs (v100+8, v100=40,k80=0) or nodes (v100+2nodes, down:n0+n3), and compare; may be repeated.",
+    )
+    price: tuple[str, ...] = inputs.option(
+        "What if", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type, also of one that --what-if adds."
     )
     write_program: str | None = inputs.option(
         "Output", metavar="FILE", help="Also write the program, one row per job, as .mps or .lp for other solvers."
@@ -105,7 +108,7 @@ def command(request: SolveOptions) -> None:
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         started = time.perf_counter()
-        loaded = inputs.load(request)
+        loaded, new = priced(inputs.load(request), changes, request.price)
         read = time.perf_counter()
         problem = loaded.problem(sharing=request.rounds.sharing)
         built = time.perf_counter()
@@ -113,7 +116,9 @@ def command(request: SolveOptions) -> None:
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         if request.write_program is not None:
             gp.write_program(problem, request.write_program, policies[0])
-        others = {text: changed(problem, loaded, text, parts, sharing=request.rounds.sharing) for text, parts in changes.items()}
+        others = {
+            text: changed(problem, loaded, text, parts, new, sharing=request.rounds.sharing) for text, parts in changes.items()
+        }
         solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
         results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
         if request.html is not None:
@@ -230,7 +235,7 @@ class Result:
     document: dict[str, Any]
     what_ifs: tuple[WhatIf, ...] = ()
     sensitivity: gp.Sensitivity | None = None
-    next_levels: tuple[NextLevel, ...] = ()
+    comparison: gp.ClusterComparison | None = None
     exceeded: tuple[str, ...] = ()
 
     def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
@@ -254,12 +259,14 @@ def _result(
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     document |= {} if found is None else {"sensitivity": found.to_dict()}
     if not request.num_rounds:
-        what_ifs = tuple(WhatIf.solved(change, other, solver) for change, other in others.items())
-        levels = next_levels(problem, allocation, what_ifs, solver)
-        document |= {"rounds": []} | ({"what_if": [each.to_dict(allocation) for each in what_ifs]} if what_ifs else {})
-        for each, level in zip((document, *document.get("what_if", ())), levels, strict=False):
-            each["next_level"] = level.value
-        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found, levels)
+        what_ifs = tuple(WhatIf.solved(change, other, solver, loaded) for change, other in others.items())
+        document |= {"rounds": []}
+        comparison = compared(problem, allocation, what_ifs, solver)
+        if comparison is not None:
+            document |= {"what_if": [each.to_dict(allocation) for each in what_ifs], "comparison": comparison.to_dict()}
+            for each, level in zip((document, *document["what_if"]), comparison.next_levels, strict=False):
+                each["next_level"] = level.value
+        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found, comparison)
     scheduler, rounds = run_rounds(
         loaded, policy, request.num_rounds, request.rounds.changed(time_limit_seconds=request.time_limit_seconds)
     )
@@ -295,20 +302,23 @@ def _allocations(results: Iterable[Result]) -> Iterator[tuple[list[str], gp.Allo
 def _tenants_csv(results: list[Result]) -> str:
     """Return a CSV table with a row for each --what-if, policy and tenant."""
     header = [*(["what_if"] if results[0].what_ifs else []), "policy"]
-    rows = [[*first, *row] for first, allocation in _allocations(results) for row in tenants_rows(allocation.tenants())]
-    return csv_text([*header, *tenants_header(results[0].allocation.accelerator_types)], rows)
+    types = list(dict.fromkeys(name for _, allocation in _allocations(results) for name in allocation.accelerator_types))
+    rows = [[*first, *row] for first, allocation in _allocations(results) for row in tenants_rows(allocation.tenants(), types)]
+    return csv_text([*header, *tenants_header(types)], rows)
 
 
 def _csv(results: list[Result]) -> str:
     """Return a CSV table with a row for each --what-if, policy and job: time fractions, throughput, and reason of an exclusion."""
     what_if = ["what_if"] if results[0].what_ifs else []
     tables = [(first, allocation.to_columns()) for first, allocation in _allocations(results)]
+    names = list(dict.fromkeys(name for _, columns in tables for name in columns))  # a --what-if may have further types
+    none = [""] * len(results[0].allocation.job_ids)
     rows = [
         [*first, *("" if cell != cell else cell for cell in row)]  # NaN: unknown
         for first, columns in tables
-        for row in zip(*(values.tolist() for values in columns.values()), strict=True)
+        for row in zip(*(columns[name].tolist() if name in columns else none for name in names), strict=True)
     ]
-    return csv_text([*what_if, "policy", *tables[0][1]], rows)
+    return csv_text([*what_if, "policy", *names], rows)
 
 
 def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result]) -> str:
@@ -335,7 +345,7 @@ def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result])
     exceeded = [f"{each.label}: {note}" if len(results) > 1 else note for each in results for note in each.exceeded]
     parts.append(allocation_text.constraints_text(((each.label, each.allocation) for each in results), on_average, exceeded))
     parts += [
-        what_if_text(result.label, result.allocation, result.what_ifs, result.next_levels) for result in results if result.what_ifs
+        what_if_text(result.label, result.allocation, result.what_ifs, result.comparison) for result in results if result.comparison
     ]
     parts += _estimates_parts(loaded, results)
     routes = "".join(map(allocation_text.route_text, screens)) if len(results) > 1 else ""
@@ -346,7 +356,8 @@ def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result])
 def _estimates_parts(loaded: inputs.Inputs, results: list[Result]) -> Iterator[str]:
     """Yield the estimates on which the answers are based, under the first policy, and the sensitivity of each answer."""
     found = loaded.estimates(results[0].problem)
-    if found or (found is not None and results[0].screen(loaded.jobs).served):
+    in_others = any(each.estimates for each in results[0].what_ifs)
+    if found or (found is not None and not in_others and results[0].screen(loaded.jobs).served):
         allocation = results[0].allocation
         held = estimates.held_gpus(found, loaded.jobs, allocation)
         held |= estimates.pair_estimates(loaded.profile, loaded.jobs, allocation)

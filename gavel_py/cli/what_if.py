@@ -6,19 +6,20 @@ The normalisers are those of the unchanged cluster in all allocations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 import gavel_py as gp
-from gavel_py.cli.accounting import with_accounts
-from gavel_py.cli.allocation_text import left_out_text, limiting_jobs
-from gavel_py.cli.inputs import Inputs
-from gavel_py.cli.output import SAME_VALUE, counted, money, number, price_text
-from gavel_py.cli.tables import Columns, columns_text, table_text, wrapped
+from gavel_py.cli import estimates
+from gavel_py.cli.accounting import MAX_TENANTS, with_accounts
+from gavel_py.cli.allocation_text import left_out_text
+from gavel_py.cli.inputs import Inputs, detailed
+from gavel_py.cli.output import FORMS, SAME_VALUE, number, price_text, unit_of
+from gavel_py.cli.tables import Column, line_width, listed, table_text, wrapped
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import decimal_hint, nearest
 
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FORM = "TYPE+N, TYPE-N or TYPE=N for GPUs, TYPE+Nnodes or TYPE+Nnodes/GPUS for nodes, several with ',' between them"
+    Changes = tuple[gp.GpuChange | gp.NodesDown, ...]
+
+FORM = (
+    "TYPE+N, TYPE-N or TYPE=N for GPUs, TYPE+Nnodes or TYPE+Nnodes/GPUS for nodes, down:NODE+NODE for nodes that are down, several "
+    "with ',' between them"
+)
+
+DOWN = "down:"
+"""Begins the names of nodes that are down."""
 
 MAX_GPUS, MAX_NODES, MAX_NODE_GPUS = 999_999_999, 100_000, 4096
 """Limits of the numbers in a --what-if."""
@@ -34,45 +43,32 @@ MAX_GPUS, MAX_NODES, MAX_NODE_GPUS = 999_999_999, 100_000, 4096
 MAX_JOBS = 3
 """Maximum number of jobs listed that gain, and of jobs that lose; the JSON output has all of them."""
 
-NOTE = "speed 1: always on the mix of GPUs of the cluster as it is, in all rows"
 
-
-class Change(NamedTuple):
-    """A part of a --what-if: sign "+", "-" or "=", and a number of GPUs or nodes of a type.
-
-    node_gpus: GPUs of each node, None if not given; unit: "GPUs" or "nodes".
-    """
-
-    accelerator: str
-    sign: str
-    number: int
-    unit: str
-    node_gpus: int | None
-
-    def applied(self, before: float) -> float:
-        """Return the number after the change."""
-        return {"+": before + self.number, "-": before - self.number, "=": float(self.number)}[self.sign]
-
-
-def changes_of(text: str) -> tuple[Change, ...]:
+def changes_of(text: str) -> Changes:
     """Return the parts of a --what-if."""
     return tuple(_changes(text))
 
 
-def _changes(text: str) -> Iterator[Change]:
+def _changes(text: str) -> Iterator[gp.GpuChange | gp.NodesDown]:
     seen: set[str] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\S.*?)\s*([+=-])\s*([+-]?[^+=-]*?)\s*(nodes?(?:\s*/\s*([^+=/-]*?))?)?\s*", part)
-        if match is None:
+    for part in map(str.strip, text.split(",")):
+        match = re.fullmatch(r"(\S.*?)\s*([+=-])\s*([+-]?[^+=-]*?)\s*(nodes?(?:\s*/\s*([^+=/-]*?))?)?", part)
+        down = tuple(map(str.strip, part.removeprefix(DOWN).split("+"))) if part.startswith(DOWN) else ()
+        if not all(down) or not (match or down):
             raise click.UsageError(f"--what-if {text!r} is not of the form {FORM}")
-        name, sign, found, nodes, size = match.groups()
-        unit = "nodes" if nodes else "GPUs"
-        _check_number(text, f"the {unit} of {name}", found, 0, MAX_NODES if nodes else MAX_GPUS)
-        if size is not None:
-            _check_number(text, "the GPUs of a node", size, 1, MAX_NODE_GPUS)
-        refuse((name in seen, f"--what-if {text!r} names {name!r} twice"))
-        seen.add(name)
-        yield Change(name, sign, int(found), unit, None if size is None else int(size))
+        for name in down or (match[1],):  # type: ignore[index]
+            refuse((name in seen, f"--what-if {text!r} names {name!r} twice"))
+            seen.add(name)
+        yield gp.NodesDown(down) if down else _change(text, match)  # type: ignore[arg-type]
+
+
+def _change(text: str, match: re.Match[str]) -> gp.GpuChange:
+    name, sign, found, nodes, size = match.groups()
+    unit: Literal["nodes", "GPUs"] = "nodes" if nodes else "GPUs"
+    _check_number(text, f"the {unit} of {name}", found, 0, MAX_NODES if nodes else MAX_GPUS)
+    if size is not None:
+        _check_number(text, "the GPUs of a node", size, 1, MAX_NODE_GPUS)
+    return gp.GpuChange(name, sign, int(found), unit, None if size is None else int(size))
 
 
 def _check_number(text: str, what: str, typed: str, least: int, most: int) -> None:
@@ -82,172 +78,180 @@ def _check_number(text: str, what: str, typed: str, least: int, most: int) -> No
     refuse((not is_right, f"--what-if {text!r}: {what} {problem}"))
 
 
-def changed(
-    problem: gp.AllocationProblem, loaded: Inputs, text: str, changes: Sequence[Change], **options: Any
-) -> gp.AllocationProblem:
-    """Return the problem of a changed cluster, with the same normalisers.
+def priced(
+    loaded: Inputs, changes: Mapping[str, Changes], prices: Iterable[str]
+) -> tuple[Inputs, Mapping[str, gp.AcceleratorType]]:
+    """Return the inputs with the prices of --price, and the types that changes add to the cluster, {name: type}.
 
-    Added nodes can hold gangs, like the nodes of the cluster. Added GPUs are not on any node, so that jobs can run where they could
-    run before. text: the --what-if; options: arguments of `Inputs.problem`.
+    changes: {--what-if: its parts}.
     """
-    named = [each._replace(accelerator=_type_of(each.accelerator, problem.accelerator_types, text)) for each in changes]
-    if any(each.unit == "nodes" for each in named):
-        nodes = list(loaded.cluster.nodes)
-        for each in named:
-            nodes = _with_nodes(nodes, each, text) if each.unit == "nodes" else nodes
-        other = gp.Cluster(nodes, loaded.cluster.accelerator_types)
-        there = replace(loaded, cluster=other).problem(**options)
-        problem = replace(there, share_capacities=problem.share_capacities)
-    gpus = dict(zip(problem.accelerator_types, problem.capacities.tolist(), strict=True))
-    for each in named:
-        if each.unit == "GPUs":
-            before = gpus[each.accelerator]
-            gpus[each.accelerator] = each.applied(before)
-            _check_enough(each, before, text)
-    return problem.with_capacities(list(gpus.values())) if any(each.unit == "GPUs" for each in named) else problem
+    cluster = loaded.cluster
+    types = list(cluster.accelerator_types)
+    for text, change in ((text, each) for text, parts in changes.items() for each in parts):
+        if isinstance(change, gp.NodesDown):
+            # h100-3 is also a change, so that down:h100-0,h100-3 would remove 3 GPUs instead of a node.
+            other = next((part for part in map(str.strip, text.split(",")) if part in {node.name for node in cluster.nodes}), "")
+            refuse((other, f"--what-if {text!r}: {other!r} is also the name of a node; write down:NODE+{other} if it is down, too"))
+        elif gp.same_accelerator(change.accelerator, [each.name for each in types]) is None:
+            types.append(gp.AcceleratorType(name=_new_type(change.accelerator, loaded, text)))
+    every = detailed(gp.Cluster(cluster.nodes, types), prices, "--price", "TYPE=PRICE", "price_per_hour").accelerator_types
+    count = len(cluster.accelerator_types)
+    here = gp.Cluster(cluster.nodes, every[:count])
+    here.left_out = cluster.left_out
+    return replace(loaded, cluster=here), {each.name: each for each in every[count:]}
 
 
-def _type_of(typed: str, types: Sequence[str], text: str) -> str:
-    name = gp.same_accelerator(typed, types)
+def _new_type(typed: str, loaded: Inputs, text: str) -> str:
+    """Return the name that the profile has for a type that the cluster lacks."""
+    profile, measured = loaded.profile, getattr(loaded.profile, "measured", loaded.profile)
+    name = gp.same_accelerator(typed, profile.accelerators)
     if name is None:
-        raise click.UsageError(f"--what-if {text!r}: {typed!r} is not an accelerator type of this cluster{nearest(typed, types)}")
+        has = f"profile {profile.name!r} has {listed(measured.accelerators, 2 * line_width())}"
+        remedy = "add its speeds to it" if estimates.BY_JOB in click.get_current_context().meta else estimates.HINT
+        if measured is not profile:
+            remedy = "an estimate needs its specifications (GAVEL_PY_ACCELERATORS) or a measurement on it"
+        lacks = f"{typed!r} is not an accelerator type of this cluster{nearest(typed, loaded.cluster.accelerator_names)}"
+        raise click.UsageError(f"--what-if {text!r}: {lacks}\nA new type needs speeds: {has}; {remedy}")
     return name
 
 
-def _check_enough(change: Change, before: float, text: str) -> None:
-    removed = f"removes {counted(change.number, change.unit.removesuffix('s'))} of {change.accelerator}"
-    taken = f"{removed}, but there {'is' if before == 1 else 'are'} only {before:g}"
-    refuse((change.applied(before) < 0, f"--what-if {text!r}: {taken}"))
+def changed(
+    problem: gp.AllocationProblem,
+    loaded: Inputs,
+    text: str,
+    changes: Changes,
+    new: Mapping[str, gp.AcceleratorType],
+    **options: Any,
+) -> gp.AllocationProblem:
+    """Return the problem of a changed cluster, with the same normalisers.
 
-
-def _with_nodes(nodes: Sequence[gp.Node], change: Change, text: str) -> list[gp.Node]:
-    """Return the nodes after a change. New nodes copy the first one of the type with that number of GPUs; the last are removed."""
-    name = change.accelerator
-    sizes = sorted({node.num_gpus for node in nodes if node.accelerator == name})
-    found = f"nodes of {name} have {' or '.join(map(str, sizes))} GPUs" if sizes else f"there are no nodes of {name}"
-    example = f"{name}{change.sign}{change.number}nodes/{sizes[-1] if sizes else 8}"
-    is_open = change.node_gpus is None and len(sizes) != 1
-    refuse((is_open, f"--what-if {text!r}: {found}; add the GPUs per node, as in {example}"))
-    size = sizes[0] if change.node_gpus is None else change.node_gpus
-    own = [node for node in nodes if (node.accelerator, node.num_gpus) == (name, size)]
-    _check_enough(change, len(own), text)
-    wanted = int(change.applied(len(own)))
-    gone = {node.name for node in own[wanted:]}
-    taken = {node.name for node in nodes}
-    names = (new for i in count() if (new := f"{name}-new-{i}") not in taken)
-    model = own[0] if own else gp.Node(name=name, accelerator=name, num_gpus=size)
-    added = [model.model_copy(update={"name": next(names)}) for _ in range(wanted - len(own))]
-    return [*(node for node in nodes if node.name not in gone), *added]
+    text: the --what-if; new: from `priced`; options: arguments of `Inputs.problem`.
+    """
+    here = loaded.cluster
+    types = {each.name: each for each in (*here.accelerator_types, *new.values())}
+    named = [
+        each if isinstance(each, gp.NodesDown) else each._replace(accelerator=gp.same_accelerator(each.accelerator, types) or "")
+        for each in changes
+    ]
+    added = {each.accelerator for each in named if isinstance(each, gp.GpuChange)} & new.keys()
+    cluster = gp.Cluster(here.nodes, [*here.accelerator_types, *(new[name] for name in new if name in added)])
+    with in_what_if(text):
+        return gp.changed_problem(problem, cluster, named, lambda each: replace(loaded, cluster=each).problem(**options))
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The problem and the allocation of one --what-if; change: as written by the user."""
+    """The problem and the allocation of one --what-if.
+
+    change: as written by the user; estimates: {estimate of a speed on a type that the cluster lacks: GPUs held at this speed}.
+    """
 
     change: str
     problem: gp.AllocationProblem
     allocation: gp.Allocation
+    estimates: Mapping[gp.Estimate, float]
 
     @classmethod
-    def solved(cls, change: str, problem: gp.AllocationProblem, solver: gp.Solver) -> WhatIf:
+    def solved(cls, change: str, problem: gp.AllocationProblem, solver: gp.Solver, loaded: Inputs) -> WhatIf:
         """Solve the changed problem. The message of an `InputError` names the --what-if."""
-        try:
-            return cls(change, problem, solver.solve(problem))
-        except gp.InputError as error:
-            raise gp.InputError(f"with --what-if {change}:", *error.faults) from error
+        with in_what_if(change):
+            allocation = solver.solve(problem)
+        here = loaded.cluster.accelerator_names
+        found = () if {*problem.accelerator_types} <= {*here} else loaded.estimates(problem) or ()
+        new = [each for each in found if each.entry.accelerator not in here]
+        return cls(change, problem, allocation, estimates.held_gpus(new, loaded.jobs, allocation))
 
     def to_dict(self, before: gp.Allocation) -> dict[str, Any]:
         """Return the change, GPUs by type, the change of the objective since `before`, and the allocation, as plain data."""
         gpus = dict(zip(self.problem.accelerator_types, self.problem.capacities.tolist(), strict=True))
         now, then = before.objective_value, self.allocation.objective_value
-        change = None if now is None or then is None else then - now
+        change = self.allocation.normalized_throughputs - before.normalized_throughputs
         return {
             "change": self.change,
             "gpus": gpus,
-            "objective_change": change,
+            "objective_change": None if now is None or then is None else then - now,
+            "gain": [before.job_ids[i] for i in _largest(change)],
+            "lose": [before.job_ids[i] for i in _largest(-change)],
             "allocation": with_accounts(self.allocation.to_dict(), self.allocation),
+            **estimates.json_entry(self.estimates or None),
         }
 
 
-class NextLevel(NamedTuple):
-    """What the worst-off of the jobs that could run faster has if `water_filling` divides what `max_min_fairness` leaves open.
-
-    value: the least of their levels, None if all jobs run as fast as they can; levels: (N,) s_i v_i / w_i of all jobs.
-    """
-
-    value: float | None
-    levels: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, problem: gp.AllocationProblem, solver: gp.Solver) -> NextLevel:
-        """Solve the problem by water-filling."""
-        options: dict[str, Any] = {"merge_tolerance": solver.merge_tolerance, "time_limit_seconds": solver.time_limit_seconds}
-        filled = gp.solve(problem, "water_filling", sharing=solver.sharing, **options)
-        levels = problem.num_gpus * filled.normalized_throughputs / problem.weights
-        could = problem.runnable.any(axis=1) & (filled.throughputs < problem.fastest * (1 - SAME_VALUE))
-        return cls(float(levels[could].min()) if could.any() else None, levels)
+@contextmanager
+def in_what_if(change: str) -> Iterator[None]:
+    """Let an `InputError` of the block name the --what-if."""
+    try:
+        yield
+    except gp.InputError as error:
+        raise gp.InputError(f"with --what-if {change}:", *error.faults) from error
 
 
-def next_levels(
+def compared(
     problem: gp.AllocationProblem, now: gp.Allocation, what_ifs: Sequence[WhatIf], solver: gp.Solver
-) -> tuple[NextLevel, ...]:
-    """Return the next level of the cluster as it is and of each other one, if jobs that have all they can use limit the objective.
-
-    Such an objective stays the same whatever is added, which would read as if nothing mattered.
-    """
-    clusters = [(problem, now), *((each.problem, each.allocation) for each in what_ifs)]
-    changed = set(now.options) - {"efficiency"}
-    if not what_ifs or changed or not any(limiting_jobs(allocation, each) for each, allocation in clusters):
-        return ()
-    return tuple(NextLevel.of(each, solver) for each, _ in clusters)
+) -> gp.ClusterComparison | None:
+    """Return the figures of the cluster as it is and of the others, None if there are no others."""
+    clusters = {"as it is": (problem, now)} | {each.change: (each.problem, each.allocation) for each in what_ifs}
+    return gp.ClusterComparison.of(clusters, solver) if what_ifs else None
 
 
-def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], levels: Sequence[NextLevel] = ()) -> str:
-    """Return tables of objective and speed for each cluster, utilisation, shadow prices, and the jobs that gain and lose most.
+def what_if_text(label: str, now: gp.Allocation, what_ifs: Sequence[WhatIf], comparison: gp.ClusterComparison) -> str:
+    """Return tables of figures by cluster, utilisation, shadow prices, and the jobs that gain and lose most, and estimates."""
+    clusters = dict(zip(comparison.clusters, (now, *(each.allocation for each in what_ifs)), strict=True))
+    types = list(dict.fromkeys(name for each in clusters.values() for name in each.accelerator_types))
 
-    levels: from `next_levels`.
-    """
-    then = {what_if.change: what_if.allocation for what_if in what_ifs}
-    clusters = {"as it is": now} | then
-    found, by_type = list(clusters.values()), ["cluster", *now.accelerator_types]
-    metrics, forecasts = [each.metrics() for each in found], [each.forecast() for each in found]
-    has_prices, due = any(each.has_prices for each in forecasts), forecasts[0].deadlines.all
+    def by_type(title: str, rows: Mapping[str, Iterable[str]]) -> str:
+        cells = {name: dict(zip(clusters[name].accelerator_types, row, strict=True)) for name, row in rows.items()}
+        return table_text(
+            title, ["cluster", *types], [[name, *(row.get(each, "-") for each in types)] for name, row in cells.items()]
+        )
 
-    def column(name: str) -> tuple[str, list[str]]:
-        return gp.METRICS[name].title, [number(each[name]) for each in metrics]
-
-    columns: Columns = [
-        ("cluster", clusters),
-        column("objective"),
-        ("next level", [number(level.value) for level in levels]),
-        column("total_normalized_throughput"),
-        column("least_normalized_throughput"),
-        ("deadlines met", [f"{each.deadlines.met} of {due}" for each in forecasts] if due else ()),
-        ("cost per hour", [money(each.get("cost_per_hour")) for each in metrics] if has_prices else ()),
-    ]
-    used = [[name, *(f"{part:.1%}" for part in allocation.utilization)] for name, allocation in clusters.items()]
-    prices = [
-        [name, *(price_text(price, each.objective_value) for price in each.shadow_prices)]
+    used = {name: [f"{part:.1%}" for part in each.utilization] for name, each in clusters.items()}
+    prices = {
+        name: [price_text(price, each.objective_value) for price in each.shadow_prices]
         for name, each in clusters.items()
         if each.shadow_prices is not None
-    ]
+    }
     at_most = ", at most" if any(each.shadow_prices_at_most for each in clusters.values()) else ""
     parts = [
-        columns_text(f"What if, under {label}", columns) + wrapped([NOTE, *_next_lines(now, then, levels)], indent=""),
-        table_text("GPUs used", by_type, used),
-        *([table_text(f"Objective per extra GPU{at_most}", by_type, prices)] if prices else []),
-        *(_jobs(name, now, allocation) for name, allocation in then.items()),
+        _measures_text(f"What if, under {label}", comparison) + wrapped(_next_lines(now, comparison), indent=""),
+        by_type("GPUs used", used),
+        *([by_type(f"Objective per extra GPU{at_most}", prices)] if prices else []),
+        *(_jobs(each, now) for each in what_ifs),
     ]
     return "\n".join(parts)
 
 
-def _next_lines(now: gp.Allocation, then: Iterable[str], levels: Sequence[NextLevel]) -> Iterator[str]:
-    """Yield what the next level is, and for each other cluster who gains there and by how much."""
-    if not levels:
-        return
-    yield "next level: what the worst-off of the jobs that could run faster has if -p water_filling divides the rest"
-    first, *others = levels
-    for name, level in zip(then, others, strict=True):
+def _measures_text(title: str, comparison: gp.ClusterComparison) -> str:
+    """Return a table with a row for each figure and a column for each cluster, and what the figures mean."""
+    tenants = [each for each in comparison.measures if each.tenant is not None]
+    shown = [each for each in comparison.measures if each not in tenants[MAX_TENANTS:]]
+    notes = {each.meaning: each.title if each.tenant is None else "vs. its share" for each in shown if each.meaning}
+    lines = [f"{name}: {meaning}" for meaning, name in notes.items()]
+    lines += [f"{len(tenants) - MAX_TENANTS} more tenants: --json"] if len(tenants) > MAX_TENANTS else []
+    for name, types in comparison.unpriced.items():
+        lines.append(f"{name}: cost unknown, since the price of {' and '.join(types)} is; --price {types[0]}=PRICE gives it")
+    heads = [Column("", "prose"), *map(Column, comparison.clusters)]
+    return table_text(title, heads, map(_cells, shown)) + wrapped(lines, indent="")
+
+
+def _cells(measure: gp.ClusterMeasure) -> list[str]:
+    """Return the title of a figure and its values as text, with their changes in per cent."""
+    title, values = measure.title, measure.values
+    form, unknown = FORMS[measure.quantity], "unknown" if measure.quantity == "money" else "-"
+    if measure.quantity == "time":
+        unit, length = unit_of(values)
+        title, form = f"{title}, {unit}", lambda seconds: number(seconds / length)
+    texts = [unknown if value is None else form(value) for value in values]
+    if measure.of is not None:
+        texts = [f"{text} of {measure.of}" for text in texts]
+    _, *changes = (f"{change:+.1%}" if change is not None else "" for change in measure.changes)
+    return [title, texts[0], *(f"{text} {change:>8}" for text, change in zip(texts[1:], changes, strict=True))]
+
+
+def _next_lines(now: gp.Allocation, comparison: gp.ClusterComparison) -> Iterator[str]:
+    """Yield for each other cluster by how much its next level changes, and who gains most."""
+    for name, level in zip(comparison.clusters[1:], comparison.next_levels[1:], strict=False):
+        first = comparison.next_levels[0]
         change = level.levels - first.levels
         gain, lose = _largest(change), _largest(-change)
         most = [f"{now.job_ids[i]} {change[i]:+.4g}" for i in (*gain[:1], *lose[:1])]
@@ -256,19 +260,21 @@ def _next_lines(now: gp.Allocation, then: Iterable[str], levels: Sequence[NextLe
         yield f"{text}{', most of all ' if most else ''}{' and '.join(most)}"
 
 
-def _jobs(name: str, now: gp.Allocation, then: gp.Allocation) -> str:
-    """Return a table of the jobs that gain and lose most, and the jobs that are newly excluded."""
+def _jobs(what_if: WhatIf, now: gp.Allocation) -> str:
+    """Return a table of the jobs that gain and lose most, the jobs that are newly excluded, and the estimates of new types."""
+    name, then = what_if.change, what_if.allocation
     before, after = now.normalized_throughputs, then.normalized_throughputs
     change = after - before
     gain, lose = _largest(change), _largest(-change)
     shown = [*gain[:MAX_JOBS].tolist(), *lose[:MAX_JOBS][::-1].tolist()]
     title = f"{name}: {len(gain)} of {len(change)} jobs gain, {len(lose)} lose"
     fresh = {job_id: reason for job_id, reason in then.excluded.items() if job_id not in now.excluded}
-    left_out = left_out_text("Left out then", fresh, all_of_them=False)
+    rest = left_out_text("Left out then", fresh, all_of_them=False)
+    rest += f"\n{estimates.estimates_text(what_if.estimates, of=f'{name}: ')}" if what_if.estimates else ""
     if not shown:
-        return f"{title}\n{left_out}"
+        return f"{title}\n{rest}"
     rows = [[now.job_ids[i], number(before[i]), number(after[i]), f"{change[i]:+.4g}"] for i in shown]
-    return table_text(f"{title}; most of all", ["job", "speed now", "speed then", "change"], rows) + left_out
+    return table_text(f"{title}; most of all", ["job", "speed now", "speed then", "change"], rows) + rest
 
 
 def _largest(change: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -159,7 +159,7 @@ def write_tenants_file(
     file = ParquetFile(path, columns) if is_parquet(path) else CsvFile(path, list(columns))
     with closing(file):
         for first, found in tenants:
-            for row in tenants_rows(found):
+            for row in tenants_rows(found, accelerators):
                 file.write([*first, *(None if cell == "" and isinstance(file, ParquetFile) else cell for cell in row)])
 
 
