@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
+
+from gavel_py.problem.tolerances import FLOAT_ROUNDING
 from gavel_py.report.measures import UNKNOWN, SampleMean, clean, estimate, label_text
 from gavel_py.report.metrics import METRICS, metric_of
 from gavel_py.report.runs import Run
@@ -98,6 +101,13 @@ class Setting:
         counts = {load: len(self.at(load)) for load in self.loads}
         best = [load for load in self.loads if counts[load] == max(counts.values())]
         return best[len(best) // 2]
+
+    @cached_property
+    def drains(self) -> bool:
+        """Whether the runs of the middle load are of a batch: their number of jobs only falls, as they leave one after another."""
+        runs = [run for group in self.at(self.middle_load) for run in group.runs]
+        active = [np.zeros(0) if run.over_time is None else run.over_time.active_jobs for run in runs]
+        return all(len(jobs) > 1 and jobs[-1] < jobs[0] and np.diff(jobs).max() <= FLOAT_ROUNDING * jobs[0] for jobs in active)
 
     def at(self, load: float | None) -> list[Replications]:
         """Return the groups of a load."""

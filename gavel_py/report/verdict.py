@@ -358,7 +358,10 @@ def tenants_of(setting: Setting) -> VerdictTable | None:
             name, _num_seeds(group), [_cell(name, group.estimate(metric.name), unit, None) for metric, unit in units.items()]
         )
 
-    columns = [VerdictColumn(metric.name, unit.heading(metric.title)) for metric, unit in units.items()]
+    when = {"share": " while the batch drains" if setting.drains else ""}  # not what a tenant has while all compete
+    columns = [
+        VerdictColumn(metric.name, unit.heading(metric.title + when.get(metric.quantity, ""))) for metric, unit in units.items()
+    ]
     if len(setting.groups) == 1:
         return VerdictTable(
             columns, [("", [row_of(tenant, group) for tenant, found in groups.items() for group in found])], "tenant"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from gavel_py.report.charts import palette_of
 from gavel_py.report.measures import holm, paired
 from gavel_py.report.run_charts import load_charts
 from gavel_py.report.settings import Setting, settings_of
-from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Ranking, rankings_of, summaries_of, verdict_of
+from gavel_py.report.verdict import NAME_BEGIN, NAME_END, Ranking, rankings_of, summaries_of, tenants_of, verdict_of
 
 Table = Mapping[str, Sequence[float | None]]
 """{policy: values of the seeds 0, 1, ...}; None if a seed is missing."""
@@ -230,3 +231,29 @@ def test_marks_of_the_table_are_those_of_the_sentences() -> None:
         [("a", 3, "tied", ""), ("b", 3, "tied", "+0.51 %"), ("c", 3, "", "+47 %")],
         [("a", 1, "", "+1.7 %"), ("b", 2, "", "+1.7 %"), ("c", 1, "lowest", "")],
     ]
+
+
+def headings_of_tenants(*arrivals: float) -> list[str]:
+    """Return the headings of the table of tenants after a simulation of jobs of 10 minutes each, on one GPU."""
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * len(arrivals), job_ids=list("abcd"), accelerators=["v100"])
+    jobs = [gp.Job(name, tenant=name, total_steps=600, arrival_seconds=at) for name, at in zip("abcd", arrivals, strict=True)]
+    run = gp.record_run(jobs, gp.Cluster.from_counts({"v100": 1}), speeds, "fifo")
+    (setting,) = settings_of([run])
+    table = tenants_of(setting)
+    assert table is not None
+    return [column.heading for column in table.columns]
+
+
+def test_shares_of_a_batch_are_named_for_the_time_in_which_it_drains() -> None:
+    names = ["promised share", "share of GPUs"]
+    assert headings_of_tenants(0, 0, 0, 0)[:2] == [f"{name} while the batch drains, %" for name in names]
+    assert headings_of_tenants(0, 0, 3000, 3000)[:2] == [f"{name}, %" for name in names]
+
+
+def test_a_run_in_which_no_job_leaves_does_not_drain() -> None:
+    over_time = gp.OverTime(np.arange(4.0), {}, {}, np.full(3, 2.0), np.zeros(3), np.zeros(3))
+    falling = replace(over_time, active_jobs=np.array([3.0, 3.0, 1.0]))
+    run = gp.Run({"policy": "fifo"}, {"cost": 1.0}, over_time=falling)
+    assert settings_of([run])[0].drains
+    assert not settings_of([run, replace(run, labels={"policy": "las"}, over_time=over_time)])[0].drains
+    assert not settings_of([replace(run, over_time=None)])[0].drains
