@@ -478,10 +478,10 @@ def compared_text(screens: Sequence[Screen], *, wide: bool) -> str:
     """Return a comparison of policies on the same jobs."""
     head = styled(solved_text(screens[0].problem, ""), "title")
     labels = [screen.label for screen in screens]
-    return wrapped([head]) + comparison_text("Policies compared", labels, metrics_rows(screens), wide=wide)
+    return wrapped([head]) + comparison_text("Policies compared", labels, _metrics(screens), wide=wide)
 
 
-def metrics_rows(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
+def _metrics(screens: Sequence[Screen]) -> Iterator[ComparisonRow]:
     def of(figure: Callable[[gp.Allocation, list[int]], Any]) -> list[float | None]:
         values = (figure(screen.allocation, screen.served) if screen.served else None for screen in screens)
         return [None if value is None else float(value) for value in values]

@@ -14,7 +14,7 @@ from gavel_py.cli.output import number
 from gavel_py.cli.rounds import ROUNDS, run_rounds
 from gavel_py.cli.rounds_text import top_tenants
 from gavel_py.cli.tables import Column, gpus_text
-from gavel_py.cli.what_if import WhatIf
+from gavel_py.cli.what_if import measure_cells
 
 
 def write_page(
@@ -23,12 +23,14 @@ def write_page(
     policy: gp.Policy,
     screen: allocation_text.Screen,
     rounds: Sequence[gp.Round],
-    what_ifs: Sequence[WhatIf],
+    comparison: gp.ClusterComparison | None,
+    estimated: Sequence[str],
     now: datetime | None,
 ) -> None:
     """Write the page of an allocation, and say so.
 
-    rounds: those of --rounds; without them, the page has as many as `gavel rounds`; now: the time of --now, by default the clock.
+    rounds: those of --rounds; without them, the page has as many as `gavel rounds`; comparison: with other clusters, of which
+    `estimated` have new types with estimated speeds; now: the time of --now, by default the clock.
     """
     rounds = rounds or run_rounds(loaded, policy, ROUNDS, loaded.options)[1]
     facts, drawn = list(_facts(loaded, screen, now or datetime.now().astimezone())), ""
@@ -43,7 +45,7 @@ def write_page(
         facts=facts,
         jobs=_jobs(screen, rounds[0]),
         rounds=drawn,
-        what_ifs=[_what_if(screen, what_ifs)] if what_ifs else [],
+        what_ifs=[] if comparison is None else [_what_ifs(comparison, estimated)],
     ).write(path)
     click.echo(f"The page is in {path}", err=True)
 
@@ -79,11 +81,9 @@ def _jobs(screen: allocation_text.Screen, first: gp.Round) -> gp.PageTable:
     return gp.PageTable("Jobs, worst off first", caption, [(column, list(cells)) for column, cells in columns])
 
 
-def _what_if(screen: allocation_text.Screen, what_ifs: Sequence[WhatIf]) -> gp.PageTable:
+def _what_ifs(comparison: gp.ClusterComparison, estimated: Sequence[str]) -> gp.PageTable:
     """Return the figures of the cluster as it is beside those of the other ones."""
-    others = [allocation_text.Screen(each.change, screen.jobs, each.problem, each.allocation, 0.0) for each in what_ifs]
-    rows = list(allocation_text.metrics_rows([screen, *others]))
-    cells = zip(*([click.unstyle(cell) for cell in row.cells()] for row in rows), strict=True)
-    columns: list[tuple[str | Column, Sequence[str]]] = [("figure", [row.label for row in rows])]
-    columns += zip(["as it is", *(each.change for each in what_ifs)], cells, strict=True)
-    return gp.PageTable("Other clusters", f"{screen.label}; * best", columns)
+    notes = [*comparison.notes, *(f"{name}: speeds on types that the cluster lacks are estimates" for name in estimated)]
+    cells = zip(*map(measure_cells, comparison.measures), strict=True)
+    columns = [*zip(["figure", *comparison.clusters], map(list, cells), strict=True)]
+    return gp.PageTable("Other clusters", "; ".join(["changes are from the cluster as it is", *notes]), columns)

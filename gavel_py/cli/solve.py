@@ -128,7 +128,8 @@ def command(request: SolveOptions) -> None:
                 policies[0],
                 results[0].screen(loaded.jobs),
                 results[0].rounds,
-                results[0].what_ifs,
+                results[0].comparison,
+                [each.change for each in results[0].what_ifs if each.estimates],
                 request.now,
             )
     if request.form == "json":

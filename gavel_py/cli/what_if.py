@@ -225,16 +225,14 @@ def _measures_text(title: str, comparison: gp.ClusterComparison) -> str:
     """Return a table with a row for each figure and a column for each cluster, and what the figures mean."""
     tenants = [each for each in comparison.measures if each.tenant is not None]
     shown = [each for each in comparison.measures if each not in tenants[MAX_TENANTS:]]
-    notes = {each.meaning: each.title if each.tenant is None else "vs. its share" for each in shown if each.meaning}
-    lines = [f"{name}: {meaning}" for meaning, name in notes.items()]
-    lines += [f"{len(tenants) - MAX_TENANTS} more tenants: --json"] if len(tenants) > MAX_TENANTS else []
+    lines = comparison.notes + ([f"{len(tenants) - MAX_TENANTS} more tenants: --json"] if len(tenants) > MAX_TENANTS else [])
     for name, types in comparison.unpriced.items():
         lines.append(f"{name}: cost unknown, since the price of {' and '.join(types)} is; --price {types[0]}=PRICE gives it")
     heads = [Column("", "prose"), *map(Column, comparison.clusters)]
-    return table_text(title, heads, map(_cells, shown)) + wrapped(lines, indent="")
+    return table_text(title, heads, map(measure_cells, shown)) + wrapped(lines, indent="")
 
 
-def _cells(measure: gp.ClusterMeasure) -> list[str]:
+def measure_cells(measure: gp.ClusterMeasure) -> list[str]:
     """Return the title of a figure and its values as text, with their changes in per cent."""
     title, values = measure.title, measure.values
     form, unknown = FORMS[measure.quantity], "unknown" if measure.quantity == "money" else "-"

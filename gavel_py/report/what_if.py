@@ -234,6 +234,12 @@ class ClusterComparison:
         unpriced = {name: _unpriced(*each) for name, each in clusters.items()}
         return cls(tuple(clusters), measures, {name: types for name, types in unpriced.items() if types}, levels)
 
+    @property
+    def notes(self) -> list[str]:
+        """What the figures mean, as far as their titles do not say it."""
+        named = {each.meaning: each.title if each.tenant is None else "vs. its share" for each in self.measures if each.meaning}
+        return [f"{name}: {meaning}" for meaning, name in named.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the names of the clusters and the figures as plain data."""
         measures = [asdict(each) | {"values": list(each.values), "changes": list(each.changes)} for each in self.measures]

@@ -100,10 +100,26 @@ def test_other_clusters_stand_beside_the_cluster_as_it_is(gavel: Gavel) -> None:
     page = page_of(gavel, *inputs(), "--what-if", "v100+1", "--what-if", "v100=1")
     titles, *rows = page.tables["Other clusters"]
     assert titles == ["figure", "as it is", "v100+1", "v100=1"]
-    figures = {row[0]: row[1:] for row in rows}
-    assert figures["deadlines met"] == ["1 of 2", "2 of 2*", "1 of 2"]  # with a GPU each, a ends when it is due
-    assert figures["cost per hour"] == ["6.00", "9.00", "3.00"]
+    figures = {row[0]: [" ".join(cell.split()) for cell in row[1:]] for row in rows}
+    assert figures["GPUs"] == ["2", "3", "1"]
+    assert figures["deadlines met"] == ["1 of 2", "2 of 2", "1 of 2"]  # with a GPU each, a ends when it is due
+    assert figures["cost per hour"] == ["6.00", "9.00 +50.0%", "3.00 -50.0%"]
+    assert figures["last job ends in, hours"] == ["1.5", "1 -33.3%", "3 +100.0%"]
+    assert figures["jobs that gain"] == ["-", "3", "0"]
+    assert page.numbers["Other clusters"] == [False, True, True, True]
+    assert any("last job ends in: at these speeds, without new arrivals" in text for text in page.sentences)
     assert "Rounds" in page.sentences
+
+
+def test_failed_nodes_and_new_types_stand_there_too(gavel: Gavel) -> None:
+    given = inputs()
+    written("speeds.csv", "job_id,v100,p100\n" + "".join(f"{name},2,1\n" for name in "abc"))
+    page = page_of(gavel, *given, "--what-if", "down:n-0", "--what-if", "p100+2", "--price", "p100=1")
+    figures = {row[0]: [" ".join(cell.split()) for cell in row[1:]] for row in page.tables["Other clusters"]}
+    assert figures["figure"] == ["as it is", "down:n-0", "p100+2"]
+    assert figures["GPUs"] == ["2", "1", "4"]
+    assert figures["deadlines met"][:2] == ["1 of 2", "1 of 2"]
+    assert figures["total speed"][1].endswith("-50.0%")
 
 
 def test_the_rounds_are_those_of_rounds(gavel: Gavel) -> None:
