@@ -53,7 +53,7 @@ class SolveOptions(inputs.ProblemOptions):
     what_if: tuple[str, ...] = inputs.main_option(
         "What if",
         metavar="CHANGE",
-        help="Also solve with other GPUs (v100+8, v100=40,k80=0) or nodes (v100+2nodes, down:n0+n3), and compare; may be repeated.",
+        help="Also solve with other GPUs (v100+8,k80=0) or nodes (v100+2nodes, down:n0+n3), and compare; may be repeated.",
     )
     price: tuple[str, ...] = inputs.option(
         "What if", metavar="TYPE=PRICE", help="Price of a GPU-hour of a type, also of one that --what-if adds."
