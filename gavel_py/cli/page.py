@@ -65,20 +65,28 @@ def _drawn(loaded: inputs.Inputs, screen: allocation_text.Screen, rounds: Sequen
     return gp.rounds_svg(rounds, loaded.cluster, round_seconds=seconds, tenants=tenants, job_types=types)
 
 
+FIRST_COLUMNS = ("job", "tenant", "time on GPUs", "now on (node:GPU)", "ends in", "late", "deadline")
+"""Titles of the columns of jobs that a phone should show first, names before numbers."""
+
+
 def _jobs(screen: allocation_text.Screen, first: gp.Round) -> gp.PageTable:
     """Return the jobs with GPU time, worst off first, with their GPUs in the first round."""
     has_time = screen.allocation.time_fractions.sum(axis=1) > 0
     groups = [group for group in allocation_text.groups_of(screen, apart=True) if has_time[group.first]]
     jobs = [screen.jobs[group.first] for group in groups]
     held = [first.assignments.get(job.job_id) for job in jobs]
-    columns = [
-        *allocation_text.job_columns(screen, groups, wide=False, without=["throughputs"]),
-        (Column("tenant", "name"), [job.tenant for job in jobs]),
-        (Column("now on (node:GPU)", "text"), ["" if each is None else gpus_text(each.gpus) for each in held]),
-    ]
+    found: dict[str, tuple[str | Column, list[str]]] = {
+        column if isinstance(column, str) else column.title: (column, list(cells))
+        for column, cells in (
+            *allocation_text.job_columns(screen, groups, wide=False, without=["throughputs"]),
+            (Column("tenant", "name"), [job.tenant for job in jobs]),
+            (Column("now on (node:GPU)", "text"), ["" if each is None else gpus_text(each.gpus) for each in held]),
+        )
+    }
     spread = "" if screen.allocation.spread_fractions is None else f", {allocation_text.SPREAD}: on more nodes than needed"
     caption = f"{allocation_text.NOTE}; time on GPUs: on average{spread}; cost in the unit of prices"
-    return gp.PageTable("Jobs, worst off first", caption, [(column, list(cells)) for column, cells in columns])
+    columns = [found.pop(title) for title in FIRST_COLUMNS if title in found]
+    return gp.PageTable("Jobs, worst off first", caption, [*columns, *found.values()])
 
 
 def _what_ifs(comparison: gp.ClusterComparison, estimated: Sequence[str]) -> gp.PageTable:

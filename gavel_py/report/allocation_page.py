@@ -189,10 +189,11 @@ class AllocationView:
         held = (problem.capacities * allocation.utilization).tolist()
         used = zip(problem.accelerator_types, problem.capacities.tolist(), held, strict=True)
         jobs = zip(allocation.job_ids, problem.tenants, problem.num_gpus.tolist(), strict=True)
-        has_time = (allocation.time_fractions.sum(axis=1) > 0).tolist()
-        waiting = [WaitingJob(*job, excluded.get(job[0], NO_TIME)) for job, runs in zip(jobs, has_time, strict=True) if not runs]
+        has_time, is_done = allocation.time_fractions.sum(axis=1) > 0, problem.steps_remaining == 0
+        waits = (~(has_time | is_done)).tolist()
+        waiting = [WaitingJob(*job, excluded.get(job[0], NO_TIME)) for job, is_idle in zip(jobs, waits, strict=True) if is_idle]
         types = [TypeUse(name, gpus, round(part, 6), round(gpus - part, 6)) for name, gpus, part in used]
-        verdict = [_headline(allocation, waiting, due), *([answer] if answer else []), _use(allocation, types)]
+        verdict = [_headline(allocation, int(is_done.sum()), waiting, due), *([answer] if answer else []), _use(allocation, types)]
         is_good = not waiting and not allocation.forecast().deadlines.missed
         shown: dict[str, Any] = {"verdict": verdict, "is_good": is_good, "tenants": tenants, "types": types}
         return cls(title, **{"facts": ()} | shown | {"waiting": waiting, "due": due} | more)
@@ -240,10 +241,14 @@ MOST_NAMED = 3
 """Maximum number of late jobs named in the verdict; the table of deadlines has all of them."""
 
 
-def _headline(allocation: Allocation, waiting: Sequence[WaitingJob], due: Sequence[DueJob]) -> str:
-    """Return how many jobs have time, how many deadlines are met, and the jobs that are late, latest first."""
-    jobs, counts, waits = len(allocation.job_ids), allocation.forecast().deadlines, {each.job_id for each in waiting}
-    parts = [_part(jobs - len(waits), jobs, "job", "has", "have") + " GPU time"]
+def _headline(allocation: Allocation, done: int, waiting: Sequence[WaitingJob], due: Sequence[DueJob]) -> str:
+    """Return how many jobs have time, how many deadlines are met, and the jobs that are late, latest first.
+
+    done: the number of jobs that have finished, which are no longer counted.
+    """
+    jobs, counts, waits = len(allocation.job_ids) - done, allocation.forecast().deadlines, {each.job_id for each in waiting}
+    finished = f", beside {done:,} that {'has' if done == 1 else 'have'} finished" if done else ""
+    parts = [f"{_part(jobs - len(waits), jobs, 'job', 'has', 'have')} GPU time{finished}"]
     parts += [_part(counts.met, counts.all, "deadline", "is", "are") + " met"] if counts.all else []
     late = [f"{each.job_id} waits" for each in due if each.job_id in waits]
     missed = sorted((each for each in due if each.late_seconds > 0), key=lambda each: -each.late_seconds)

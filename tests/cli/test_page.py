@@ -65,7 +65,7 @@ def test_the_page_says_who_gets_what_and_when(gavel: Gavel) -> None:
         ["b", "in 2 h", "in 18 min", "1.7 h early"],
     ]
     titles, *jobs = page.tables["Jobs, worst off first"]
-    assert titles[:4] == ["job", "time on GPUs", "tenant", "now on (node:GPU)"]
+    assert titles[:7] == ["job", "tenant", "time on GPUs", "now on (node:GPU)", "ends in", "late", "deadline"]
     assert page.numbers["Jobs, worst off first"] == [False] * 4 + [True] * (len(titles) - 4)
     of_job = {job[0]: dict(zip(titles, job, strict=True)) for job in jobs}
     assert [job[0] for job in jobs] == ["a", "b", "c"]

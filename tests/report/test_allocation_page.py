@@ -139,6 +139,15 @@ def test_deadlines_of_unknown_ends_are_neither_met_nor_missed() -> None:
     assert view.is_good
 
 
+def test_jobs_that_have_finished_do_not_wait() -> None:
+    jobs = [gp.Job("a", total_steps=10, steps_done=10), gp.Job("b", total_steps=10), gp.Job("c", total_steps=10, num_gpus=4)]
+    problem = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"v100": 2}), SPEEDS)
+    view = AllocationView.of(gp.solve(problem), "x")
+    assert view.verdict[0] == "1 of 2 jobs has GPU time, beside 1 that has finished."
+    assert [each.job_id for each in view.waiting] == ["c"]
+    assert not view.is_good
+
+
 def test_the_page_is_written_once_it_can_be(tmp_path: Path) -> None:
     AllocationView("x", []).write(tmp_path / "page.html")
     assert Page((tmp_path / "page.html").read_text()).sentences == ["x"]
