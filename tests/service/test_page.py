@@ -52,6 +52,8 @@ def test_the_page_shows_who_gets_what(session: gp.Session) -> None:
         assert "no round yet" in ask(client, "/")[1]
         client("POST", "/v1/events", some_events())
         answer, page = ask(client, "/")
+        client("POST", "/v1/events", [{"id": "down", "event": "node_down", "node": "v100-0"}])
+        assert ("node that is down" in page, "node that is down" in ask(client, "/")[1]) == (False, True)
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert 'data-version="12"' in page
     assert re.search(r"Policy max_min_fairness; round 0 from 0 s on; jobs: \d running, \d waiting, 1 blocked\.", page)
@@ -148,15 +150,6 @@ def test_rounds_of_a_large_cluster_are_not_drawn(session: gp.Session, monkeypatc
         page = ask(client, "/")[1]
     assert "<svg" not in page
     assert "Rounds are not drawn: the cluster is too large, or jobs share GPUs." in page
-
-
-def test_nodes_that_are_down_are_hatched_at_once(session: gp.Session) -> None:
-    with serving(session) as client:
-        client("POST", "/v1/events", some_events())
-        assert "node that is down" not in ask(client, "/")[1]
-        node = session.scheduler.cluster.nodes[0].name
-        client("POST", "/v1/events", [{"id": "d", "event": "node_down", "node": node}])
-        assert "node that is down" in ask(client, "/")[1]
 
 
 def test_what_is_promised_is_the_same_after_a_restart(tmp_path: Path) -> None:
