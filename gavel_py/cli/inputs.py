@@ -92,6 +92,12 @@ IGNORE: Mapping[str, Any] = {
     "help": "Unknown columns of the file to ignore; may be given several times.",
 }
 
+NOW: Mapping[str, Any] = {
+    "type": date,
+    "metavar": "TIME",
+    "help": "When `deadline` of jobs counts from, as 2026-12-01T08:00+01:00 [the clock].",
+}
+
 ALLOW_UNKNOWN: Mapping[str, Any] = {"is_flag": True, "help": "Leave GPUs of types without speeds unused instead of failing."}
 
 
@@ -389,9 +395,7 @@ class Problem(Common):
 
     jobs_file: Path = argument("JOBS", type=INPUT)
     ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
-    now: datetime | None = option(
-        "Input", type=date, metavar="TIME", help="When `deadline` of jobs counts from, as 2026-12-01T08:00+01:00 [the clock]."
-    )
+    now: datetime | None = option("Input", **NOW)
     given_options: dict[str, Any] = declared_options("problem")
 
 
@@ -493,8 +497,12 @@ def detailed(cluster: gp.Cluster, details: Iterable[str], option: str, form: str
 def profile_of(request: Common) -> gp.Profile:
     """Return the profile of --profile or --throughputs, with the estimates of --estimate."""
     estimates.check_options(request.estimate, request.confidence)
-    both = request.profile is not None and request.throughputs is not None
-    refuse((both, "--profile and --throughputs both define the speeds of jobs; give only one of them"))
+    refuse(
+        (
+            request.profile is not None and request.throughputs is not None,
+            "--profile and --throughputs both define the speeds of jobs; give only one of them",
+        )
+    )
     if request.throughputs is not None:
         click.get_current_context().meta[estimates.BY_JOB] = True
         return estimates.with_estimates(gp.ThroughputProfile.from_matrix(request.throughputs), request.estimate, None)

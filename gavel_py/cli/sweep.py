@@ -25,9 +25,10 @@ from gavel_py.cli.files import InputFile, claim_file
 from gavel_py.cli.inputs import FILE, INPUT_OR_TEXT, Duration, argument, main_option, option, warnings_shown
 from gavel_py.cli.output import counted, metric_row, progress_bar, time_text, unused_text
 from gavel_py.cli.simulate.files import CellType, write_tenants_file
-from gavel_py.cli.simulate.options import MEASURE_JOBS
+from gavel_py.cli.simulate.options import MEASURE_JOBS, load_text
 from gavel_py.cli.simulate.runner import interruptible
 from gavel_py.cli.tables import Column, ComparisonRow, comparison_text, table_text, wrapped
+from gavel_py.cli.trace.files import COLUMNS, FILL, naming
 from gavel_py.cli.usage import check_value, refuse
 
 ShowProgress = Callable[["gp.Progress"], None]
@@ -220,8 +221,14 @@ class SweepOptions:
     jobs: int | None = main_option(
         "Input", type=click.IntRange(min=1), metavar="N", help="Jobs in a trace generated for each load and seed."
     )
-    loads: tuple[float, ...] = main_option(
-        "Input", "--load", type=POSITIVE, metavar="X", help="Jobs per hour of generated traces; repeatable."
+    columns: tuple[str, ...] = option("Input", **COLUMNS)
+    fill: tuple[str, ...] = option("Input", **FILL)
+    loads: tuple[str, ...] = main_option(
+        "Input",
+        "--load",
+        type=load_text,
+        metavar="X|Xx",
+        help="Jobs per hour of generated traces, or factor of recorded ones: 1.5x; repeatable.",
     )
     clusters: tuple[str, ...] = main_option(
         "Input", "--cluster", "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster, as for gavel simulate; repeatable."
@@ -252,7 +259,11 @@ class SweepOptions:
 
 def _changes(request: SweepOptions) -> dict[str, Any]:
     """Return the keys of a spec that the options replace, with their values."""
-    traces: list[Any] = [*request.traces, *([{"generate": {"jobs": request.jobs}}] if request.jobs else [])]
+    named = {name: value for name, value in naming(request.columns, request.fill).items() if value}
+    traces: list[Any] = [
+        *({"file": file, **named} if named else file for file in request.traces),
+        *([{"generate": {"jobs": request.jobs}}] if request.jobs else []),
+    ]
     seeds = [seed for each in request.seeds for seed in each]
     names = ("policies", "loads", "clusters", "round_seconds")
     lists = {name: list(getattr(request, name)) for name in names} | {"traces": traces, "seeds": seeds}
@@ -317,6 +328,9 @@ def _check(request: SweepOptions) -> None:
             "--workers sets the number of local processes, but the cluster of --scheduler has its own; omit it",
         ),
         (not has_grid, "give a SPEC file, or at least --policy, --trace or --jobs, and --cluster"),
+    )
+    refuse(
+        ((request.columns or request.fill) and not request.traces, "--columns and --fill are about the files of --trace; add one")
     )
     for path in (*request.export, *([] if request.tenants_out is None else [request.tenants_out])):
         gp.check_table(path)

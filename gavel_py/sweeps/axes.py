@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
 from gavel_py.errors import Fault, InputError, check_type, refuse
 from gavel_py.io.records import GangSize, Name, NotNegative, Positive, Record, SecondsAboveZero, Text, Whole
@@ -221,12 +221,16 @@ def _policy_from_text(text: Any) -> Policy:
 
 
 class TraceEntry(Record):
-    """An entry of `traces` that is a mapping; file: the name of a file, or a `Trace`."""
+    """An entry of `traces` that is a mapping; file: the name of a file, or a `Trace`; the others as of `read_trace`."""
 
     label: ClassVar[str] = "trace"
 
     file: Any = None
     format: Text | None = None
+    columns: dict[str, Text] = Field(default_factory=dict)
+    fill: dict[str, Any] = Field(default_factory=dict)
+    ignore: list[Text] = Field(default_factory=list)
+    now: AwareDatetime | None = None
     generate: Any = None
     name: Text | None = None
 
@@ -259,7 +263,8 @@ def trace_value(checked: CheckedSpec, entry: Any) -> AxisValue:
     if isinstance(record.file, Trace):
         return _trace_value(record.name or "trace", record.file)
     if isinstance(record.file, str):
-        return _trace_value(record.name or Path(record.file).name, read_trace(checked.path(record.file), record.format))
+        options: dict[str, Any] = record.model_dump(include={"format", "columns", "fill", "ignore", "now"})
+        return _trace_value(record.name or Path(record.file).name, read_trace(checked.path(record.file), **options))
     refuse("", (record.file is not None, "file", f"must be the name of a file, found {record.file!r}"))
     return _generator_value(checked, record)
 

@@ -44,7 +44,10 @@ CACHED_SCENARIOS = 4
 
 @dataclass(frozen=True)
 class ScenarioSource:
-    """The inputs of a scenario; load: jobs per hour of a generated trace; seed: None if nothing is drawn at random."""
+    """The inputs of a scenario.
+
+    load: jobs per hour of a generated trace, factor of the load of a recorded one; seed: None if nothing is drawn at random.
+    """
 
     trace: PackedValue
     cluster: PackedValue
@@ -72,6 +75,8 @@ def scenario_of(source: ScenarioSource) -> CellInputs:
         text = "a generated trace needs speeds by job type, but throughputs gives them by job; use a profile"
         known = by_type(profile, "sweep", "throughputs", text)
         return CellInputs(trace.draw(known, source.load, seed), cluster, known)
+    if source.load is not None:
+        trace = trace.scale(source.load)
     if isinstance(profile, ThroughputProfile):  # jobs that lack types and ends get them as in `gavel simulate`
         names = cluster.accelerator_names
         extrapolate = source.extrapolate and type(profile) is ThroughputProfile  # estimates cover all gangs

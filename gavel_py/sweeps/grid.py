@@ -34,6 +34,7 @@ from gavel_py.sweeps.axes import (
 from gavel_py.sweeps.cell import Cell, ScenarioSource, Task, problem_of, scenario_of
 from gavel_py.sweeps.spec import CheckedSpec
 from gavel_py.throughput_profiles import ThroughputProfile
+from gavel_py.workloads.summary import describe_trace
 
 _GridPoint = tuple[Labels, dict[str, Any], ScenarioSource, float | None]
 """A point of all axes but the policies: labels and content of its cells, inputs, and length of rounds.
@@ -112,8 +113,7 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
         clusters = attempt(partial(_read_axis, checked, "clusters", cluster_value))
         profile = attempt(partial(profile_value, checked))
         settings = attempt(lambda: checked.settings.arguments(checked.path, checked.where))
-    has_loads = spec.loads is not None and not any("generate" in trace.content for trace in traces)
-    refuse(checked.where("loads"), (has_loads, "loads", "apply to generated traces, but all traces are files; remove them"))
+    _check_loads(checked, traces)
     if spec.measure_jobs is not None:
         settings["measure_jobs"] = spec.measure_jobs
     packed_settings = {sharing: _packed_settings(settings, sharing) for sharing in (None, True, False)}
@@ -130,6 +130,26 @@ def build_grid(checked: CheckedSpec) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
     by_key = {cell.key: cell for cell in (*baselines, *places)}
     in_order = dict.fromkeys(key for cell in places for key in (cell.baseline_key, cell.key) if key is not None)
     return tuple(places), tuple(by_key[key] for key in in_order)
+
+
+def _check_loads(checked: CheckedSpec, traces: Sequence[AxisValue]) -> None:
+    """Raise `InputError` for loads that apply to no trace, and for factors of a load that is unknown."""
+    factors = [isinstance(load, str) for load in checked.spec.loads or ()]
+    files = {each.label: _jobs_per_hour(each) for each in traces if not isinstance(each.packed.value, Generator)}
+    at_once = [label for label, rate in files.items() if any(factors) and not rate]
+    rates = "apply to generated traces, but all traces are files; write factors of their load, as in 1.5x, or remove them"
+    text = "as factors apply to files, but all traces are generated; write jobs per hour, as in 12"
+    refuse(
+        checked.where("loads"),
+        (not all(factors) and len(files) == len(traces), "loads", rates),
+        (any(factors) and not files, "loads", text),
+        (at_once, "loads", f"are factors, but the jobs of {', '.join(at_once)} arrive all at once; remove them"),
+    )
+
+
+def _jobs_per_hour(trace: AxisValue) -> float | None:
+    """Return the load of a recorded trace, from the first to the last arrival."""
+    return describe_trace(trace.packed.value, 1).jobs_per_hour
 
 
 def _packed_settings(settings: Mapping[str, Any], sharing: bool | None) -> PackedValue:
@@ -202,11 +222,12 @@ def _grid_points(
         draws_types = not is_generated and isinstance(profile.packed.value, ThroughputProfile)
         is_random = is_generated or checked.settings.is_random
         is_random |= draws_types and any(not submission.job.job_type for submission in trace.packed.value)
-        loads: Sequence[float | None] = spec.loads if is_generated and spec.loads is not None else [None]
-        for load, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
+        loads: Sequence[float | str | None] = [each for each in spec.loads or () if isinstance(each, str) != is_generated] or [None]
+        for given, cluster, seed, length in product(loads, clusters, spec.seeds, rounds):
+            load = float(given.removesuffix("x")) if isinstance(given, str) else given
             labels = {
                 "trace": trace.label,
-                "load": load,
+                "load": load if load is None or is_generated else load * (_jobs_per_hour(trace) or 0.0),
                 "cluster": cluster.label,
                 "seed": seed,
                 "round_seconds": length,

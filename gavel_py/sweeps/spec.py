@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 
 from gavel_py.errors import Fault, InputError, check_type, refuse, relocated_faults
 from gavel_py.io import reading
@@ -27,6 +36,12 @@ HOUR = 3600.0
 def _listed(value: object) -> object:
     """Return a list; a single value becomes a list of one."""
     return list(value) if isinstance(value, list | tuple | range) else [value]
+
+
+def _load(value: object, checked: ValidatorFunctionWrapHandler) -> Any:
+    """Return a load in jobs per hour or, as text such as 1.5x, a factor of that of a recorded trace."""
+    text = str(value).strip()
+    return f"{checked(text[:-1]):g}x" if text.endswith("x") else checked(value)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -99,7 +114,9 @@ class Spec(Record):
     policies: Several
     traces: Several
     clusters: Several
-    loads: Annotated[list[Positive], BeforeValidator(_listed), AfterValidator(_distinct)] | None = None
+    loads: (
+        Annotated[list[Annotated[Positive, WrapValidator(_load)]], BeforeValidator(_listed), AfterValidator(_distinct)] | None
+    ) = None
     seeds: Annotated[list[Annotated[Integer, Field(ge=0)]], BeforeValidator(_listed), AfterValidator(_distinct)] = Field(
         default=[0]
     )

@@ -236,17 +236,30 @@ class Intake:
         source: The file, for messages.
         format_name: The name of the format.
         ignored: Columns to leave out, which a format would otherwise refuse as unknown.
+        columns: {column of a file of jobs: the field that it is}.
+        fill: {field of a job: its value where an entry has none}.
+        now: When `deadline` counts from, by default the present.
     """
 
-    def __init__(self, source: str, format_name: str, ignored: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        format_name: str,
+        ignored: Collection[str] = (),
+        *,
+        columns: Mapping[str, str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
+    ) -> None:
         self.source, self.format_name, self.ignored = source, format_name, frozenset(ignored)
+        self.columns, self.fill = dict(columns or {}), dict(fill or {})
         self.submissions: list[Submission] = []
         self.faults: list[Fault] = []
         self._places: dict[str, str] = {}
         self._skipped: dict[str, tuple[int, str]] = {}
         self._assumptions: dict[str, tuple[int, str]] = {}
         self._num_records = self._num_broken = 0
-        self.now = datetime.now().astimezone()
+        self.now = now or datetime.now().astimezone()
         self._where = ""  # place of the entry that is being read
 
     def entry(self, where: str) -> Self:
@@ -278,7 +291,7 @@ class Intake:
         Raises:
             InputError: A field is wrong.
         """
-        submission = Submission(Job(**read_deadline({**fields}, self.now)).placed(self._where), **recorded)
+        submission = Submission(Job(**read_deadline({**self.fill, **fields}, self.now)).placed(self._where), **recorded)
         job_id = submission.job.job_id
         earlier = self._places.setdefault(job_id, self._where)
         if earlier is not self._where:

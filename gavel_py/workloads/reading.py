@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gavel_py.errors import Fault, InputError, check_known, refuse
+from gavel_py.errors import Fault, InputError, UnknownNameError, check_known, refuse, unknown_names
 from gavel_py.io.records import without_collection
 from gavel_py.problem.job import Job
 from gavel_py.problem.job_set import RECORDED, check_ignored
 from gavel_py.workloads.formats import format_of
+from gavel_py.workloads.formats.native import KNOWN, is_known
 from gavel_py.workloads.intake import EPOCH, Intake, TraceFormat
 from gavel_py.workloads.submission import LABEL, RECORDED_FIELDS, Submission
 from gavel_py.workloads.trace import Trace
@@ -32,6 +33,9 @@ def read_trace(
     *,
     strict: bool = False,
     ignore: Collection[str] = (),
+    columns: Mapping[str, str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
 ) -> Trace:
     """Read a trace. Dates become seconds since the first arrival.
 
@@ -43,15 +47,21 @@ def read_trace(
             they are skipped, and `report` has the file, line and field of each.
         ignore: Unknown columns or keys of a file of jobs (csv, json, jsonl, parquet) to leave out, which would otherwise be an
             error. Other formats always leave out unknown columns.
+        columns: {column or key of a file of jobs: the field that it is}, such as {"submit": "arrival_seconds"}.
+        fill: {field of a job: its value for all jobs for which the file has none}.
+        now: When `deadline` of jobs counts from, by default the present.
 
     Raises:
-        UnknownNameError: There is no such format.
-        InputError: A name in `ignore` is a field of a job; or the file cannot be read or recognised, has no valid job, or has
-            broken entries and `strict` is true or the file is one of jobs.
+        UnknownNameError: There is no such format, or no such field in `columns` or `fill`.
+        InputError: A name in `ignore` is a field of a job; the file lacks a column in `columns`; or it cannot be read or
+            recognised, has no valid job, or has broken entries and `strict` is true or the file is one of jobs.
     """
     check_ignored("trace", ignore)
-    trace_format = format_of(path, format, ignore)
-    intake = Intake(str(path), trace_format.name, ignore)
+    fields = [name for name in (columns or {}).values() if not is_known(name)]
+    faults = unknown_names("trace", "columns", fields, KNOWN, "is not a field of a job")
+    UnknownNameError.raise_any(faults + unknown_names("trace", "fill", fill or (), Job.model_fields, "is not a field of a job"))
+    trace_format = format_of(path, format, ignore, columns or ())
+    intake = Intake(str(path), trace_format.name, ignore, columns=columns, fill=fill, now=now)
     with without_collection():
         trace_format.read(Path(path), intake)
         if strict or trace_format.is_strict:

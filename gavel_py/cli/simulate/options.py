@@ -23,7 +23,6 @@ from gavel_py.cli import remember_jobs
 from gavel_py.cli.files import OutputFile
 from gavel_py.cli.inputs import (
     FILE,
-    IGNORE,
     INPUT,
     INPUT_OR_TEXT,
     TRACE,
@@ -41,7 +40,7 @@ from gavel_py.cli.inputs import (
     unless_swapped,
 )
 from gavel_py.cli.simulate import learning
-from gavel_py.cli.trace.files import FORMAT, STRICT, read
+from gavel_py.cli.trace.files import TraceInput
 from gavel_py.cli.usage import check_value, refuse
 from gavel_py.errors import Fault, InputError, decimal_hint, together
 
@@ -124,6 +123,14 @@ MEASURE_JOBS: Mapping[str, Any] = {
 }
 
 
+def load_text(text: str, unit: str = "") -> str:
+    """Return the text of a load if it is a factor of the recorded one, such as 1.5x, or for an empty unit also jobs per hour."""
+    number = estimated.number_in(text.removesuffix("x")) or 0.0
+    form = "is not a factor" if unit else "is neither a number of jobs per hour nor a factor"
+    check_value(text, text.endswith(unit) and 0 < number < math.inf, f"{form} of the recorded load such as 1.5x")
+    return text
+
+
 def _job_failures(text: str) -> float | str:
     if text == RECORDED:
         return RECORDED
@@ -134,10 +141,17 @@ def _job_failures(text: str) -> float | str:
 
 
 @dataclass(frozen=True)
-class ScenarioOptions(Common):
+class ScenarioOptions(TraceInput, Common):
     """Options that describe the simulation, as typed."""
 
     trace_file: Path = argument("TRACE", type=TRACE)
+    load: str = option(
+        "Input",
+        type=lambda text: load_text(text, "x"),
+        default="1x",
+        metavar="Xx",
+        help="Factor of the recorded load: 1.5x, arrivals 1.5 times as fast [1x].",
+    )
     events: bool = option("Rounds", help="Decide when jobs arrive or end instead of in rounds; for ordered policies.")
     given_options: dict[str, Any] = declared_options("simulate", main=("restart_seconds",))
     elastic: bool = option("What if", help="Compare gangs as requested with jobs on any number of GPUs that the profile has.")
@@ -163,9 +177,6 @@ class ScenarioOptions(Common):
     )
     measure_jobs: tuple[int, int] | None = option("Output", **MEASURE_JOBS)
     given_simulation: dict[str, Any] = declared_options("simulation")
-    format_name: str | None = option("Input", "--format", **FORMAT)
-    strict: bool = option("Input", **STRICT)
-    ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
 
     @cached_property
     def simulation(self) -> gp.SimulationOptions:
@@ -235,10 +246,11 @@ def load(request: SimulateOptions) -> Scenario:
     failures = failures_of(request.node_mtbf, request.node_repair)
     check_pairs(request.rounds)
     with unless_swapped(request.trace_file, request.cluster), together() as attempt:
-        trace = attempt(lambda: read(request.trace_file, request.format_name, request.strict, request.ignore_columns))
+        trace = attempt(lambda: request.read(request.trace_file))
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
         windows = attempt(lambda: maintenance_of(request.maintenance))
+    trace = trace if request.load == "1x" else trace.scale(float(request.load[:-1]))
     remember_jobs(each.job for each in trace)
     # A simulation that was started with this option may be continued without it.
     allowed = request.allow_unknown_types or request.continue_from is not None

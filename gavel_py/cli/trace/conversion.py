@@ -12,7 +12,6 @@ import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import (
     FILE,
-    IGNORE,
     JSON,
     PROFILE,
     SEED,
@@ -29,19 +28,16 @@ from gavel_py.cli.inputs import (
 )
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import table_text
-from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, similar_in, write
+from gavel_py.cli.trace.files import GROUP, OUT, TraceInput, similar_in, write
 from gavel_py.cli.usage import refuse
 
 
 @dataclass(frozen=True)
-class Import:
+class Import(TraceInput):
     """The options of `import`, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
     out: Path | None = main_option("Output", "-o", **OUT)
-    format_name: str | None = main_option("Input", "--format", **FORMAT)
-    strict: bool = main_option("Input", **STRICT)
-    ignore_columns: tuple[str, ...] = option("Input", **IGNORE)
     profile: str | None = main_option("Job types", **PROFILE, help="Profile that supplies types and steps to jobs without them.")
     seed: int = option("Job types", **SEED, help="Seed for drawing job types.")
     reference: str | None = option(
@@ -89,9 +85,9 @@ def import_trace(request: Import) -> None:
             "--extrapolate needs --profile-out FILE for the profile with the estimates, which the jobs need",
         ),
     )
-    columns = similar_in(request.group, request.predict_durations, "--predict-durations")
+    similar = similar_in(request.group, request.predict_durations, "--predict-durations")
     renames = assignments(request.renames, "--map-accelerator", "OLD=NEW")
-    trace = read(request.file, request.format_name, request.strict, request.ignore_columns).map_accelerators(renames)
+    trace = request.read(request.file).map_accelerators(renames)
     if request.any_accelerator:
         trace = trace.on_any_accelerator()
     if request.whole_gpus:
@@ -109,7 +105,7 @@ def import_trace(request: Import) -> None:
             profile.to_csv(buffer)
             emit(buffer.getvalue(), request.profile_out)
     if request.predict_durations:
-        trace = trace.with_predicted_durations(columns)
+        trace = trace.with_predicted_durations(similar)
     write(trace, request.out, json_report=request.as_json)
 
 
@@ -124,33 +120,33 @@ def formats(as_json: bool) -> None:
 
 @click.command("sample")
 @click.argument("file", metavar="FILE", type=TRACE)
+@takes_options(TraceInput)
 @click.option("--jobs", type=float, required=True, metavar="N", help="Number of jobs, or a fraction below 1.")
 @click.option("--seed", **SEED, help="Seed of the sample.")
 @click.option("-o", "--out", **OUT)
-@click.option("--format", "format_name", **FORMAT)
-def sample(file: Path, jobs: float, seed: int, out: Path | None, format_name: str | None) -> None:
+def sample(source: TraceInput, file: Path, jobs: float, seed: int, out: Path | None) -> None:
     """Take a random sample of the jobs.
 
     Arrival times stay as they are, so that the load falls in proportion.
     """
-    write(read(file, format_name).sample(jobs, seed), out)
+    write(source.read(file).sample(jobs, seed), out)
 
 
 @click.command("scale")
 @click.argument("file", metavar="FILE", type=TRACE)
+@takes_options(TraceInput)
 @click.option("--load", type=float, required=True, metavar="X", help="Factor of the load, such as 1.5 or 0.5.")
 @click.option("-o", "--out", **OUT)
-@click.option("--format", "format_name", **FORMAT)
-def scale(file: Path, load: float, out: Path | None, format_name: str | None) -> None:
+def scale(source: TraceInput, file: Path, load: float, out: Path | None) -> None:
     """Make the same jobs arrive faster or slower.
 
     Times since the first arrival are divided by the load.
     """
-    write(read(file, format_name).scale(load), out)
+    write(source.read(file).scale(load), out)
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(TraceInput):
     """The options of `window`, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
@@ -160,7 +156,6 @@ class Window:
     last: int | None = option(type=click.IntRange(min=0), metavar="N", help="End of the range by arrival, excluded.")
     keep_clock: bool = option(help="Keep times as they are [the clock starts at 0 with the window].")
     out: Path | None = option("-o", **OUT)
-    format_name: str | None = option("--format", **FORMAT)
 
 
 @click.command("window")
@@ -172,6 +167,6 @@ def window(wanted: Window) -> None:
     """
     nothing = wanted.start is wanted.end is wanted.first is wanted.last is None
     refuse((nothing, "select jobs with --from, --to, --first, --last, or several of them"))
-    trace = read(wanted.file, wanted.format_name)
+    trace = wanted.read(wanted.file)
     trace = trace.window(wanted.start, wanted.end, first=wanted.first, last=wanted.last, keep_clock=wanted.keep_clock)
     write(trace, wanted.out)

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 import gavel_py as gp
-from gavel_py.cli.inputs import FILE, IGNORE, JSON, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
+from gavel_py.cli.inputs import FILE, JSON, PROFILE, STORE, TRACE, argument, find_profile, option, takes_options
 from gavel_py.cli.output import emit, gang_text, json_text, number
 from gavel_py.cli.tables import Column, table_text, wrapped
-from gavel_py.cli.trace.files import FORMAT, GROUP, OUT, STRICT, read, report_text, similar_in
+from gavel_py.cli.trace.files import GROUP, OUT, TraceInput, report_text, similar_in
 from gavel_py.cli.usage import refuse
 
 MAX_NAMES = 10
@@ -21,13 +21,10 @@ MAX_NAMES = 10
 
 
 @dataclass(frozen=True)
-class DescribeOptions:
+class DescribeOptions(TraceInput):
     """The options, as typed."""
 
     file: Path = argument("FILE", type=TRACE)
-    format_name: str | None = option("--format", **FORMAT)
-    strict: bool = option(**STRICT)
-    ignore_columns: tuple[str, ...] = option(**IGNORE)
     periods: int = option(
         type=click.IntRange(min=1), default=12, show_default=True, metavar="N", help="Rows of the load over time."
     )
@@ -49,15 +46,15 @@ def command(request: DescribeOptions) -> None:
     Shows counts, GPUs, durations, and the load over time. FILE may be "-", standard input.
     """
     refuse((request.reference is not None and request.profile is None, "--reference needs --profile"))
-    columns = similar_in(request.group, request.predictability, "--predictability")
+    similar = similar_in(request.group, request.predictability, "--predictability")
     if request.plot is not None:
         gp.check_plot(request.plot)
-    trace = read(request.file, request.format_name, request.strict, request.ignore_columns)
+    trace = request.read(request.file)
     if request.profile is not None:
         trace = gp.assume_durations(trace, find_profile(request.profile, request.store), request.reference)
     summary = gp.describe_trace(trace, request.periods)
     # Every group to which a prediction may fall back, from all jobs to the finest.
-    groups = [columns[:count] for count in range(len(columns) + 1)] if request.predictability else []
+    groups = [similar[:count] for count in range(len(similar) + 1)] if request.predictability else []
     predicted = [gp.describe_predictability(trace, group) for group in groups]
     if request.plot is not None:
         gp.plot_trace(trace, request.plot)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import click
 
 import gavel_py as gp
 from gavel_py.cli.files import with_names
-from gavel_py.cli.inputs import FILE, allow_imports_from_here, ignored
+from gavel_py.cli.inputs import FILE, IGNORE, NOW, allow_imports_from_here, assignments, ignored, main_option, option
 from gavel_py.cli.output import emit, json_text
 from gavel_py.cli.tables import wrapped
 from gavel_py.cli.usage import refuse
@@ -33,10 +35,35 @@ OUT: Mapping[str, Any] = {
 GROUP: Mapping[str, Any] = {"metavar": "COLUMN,..."}
 
 
-def read(file: Path, format_name: str | None = None, strict: bool = False, ignore_columns: Iterable[str] = ()) -> gp.Trace:
-    """Read a trace from a file."""
-    allow_imports_from_here(format_name)
-    return gp.read_trace(file, format_name, strict=strict, ignore=ignored(ignore_columns))
+COLUMNS: Mapping[str, Any] = {
+    "metavar": "COLUMN=FIELD,...",
+    "help": "Fields of jobs that columns are: submit=arrival_seconds,gpus=num_gpus.",
+}
+FILL: Mapping[str, Any] = {"metavar": "FIELD=VALUE", "help": "Value of a field for all jobs without one; may be repeated."}
+
+
+def naming(columns: Iterable[str], fill: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the arguments of `gp.read_trace` that --columns and --fill give."""
+    given = (",".join(columns).split(",") if columns else (), "columns", "COLUMN=FIELD"), (fill, "fill", "FIELD=VALUE")
+    return {name: assignments(texts, f"--{name}", form) for texts, name, form in given}
+
+
+@dataclass(frozen=True)
+class TraceInput:
+    """The options of all commands that read one trace, as typed."""
+
+    format_name: str | None = option("Input", "--format", **FORMAT)
+    strict: bool = option("Input", **STRICT)
+    ignore_columns: tuple[str, ...] = main_option("Input", **IGNORE)
+    columns: tuple[str, ...] = option("Input", **COLUMNS)
+    fill: tuple[str, ...] = option("Input", **FILL)
+    now: datetime | None = option("Input", **NOW)
+
+    def read(self, file: Path) -> gp.Trace:
+        """Read a trace from a file."""
+        allow_imports_from_here(self.format_name)
+        options: dict[str, Any] = naming(self.columns, self.fill) | {"strict": self.strict, "now": self.now}
+        return gp.read_trace(file, self.format_name, ignore=ignored(self.ignore_columns), **options)
 
 
 def similar_in(group: str | None, is_wanted: bool, flag: str) -> list[str]:

@@ -11,7 +11,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates
 from gavel_py.cli.inputs import INPUT_OR_TEXT, PROFILE, STORE, declared_options, find_profile, option, takes_options
-from gavel_py.cli.trace.files import OUT, read, write
+from gavel_py.cli.trace.files import OUT, write
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import decimal_hint
 
@@ -89,7 +89,7 @@ def _gangs(text: str) -> dict[float, float]:
 
 def _durations(text: str) -> gp.LogUniform | gp.Empirical:
     if ":" not in text or Path(text).exists():
-        recorded = (submission.run_seconds for submission in read(Path(text)))
+        recorded = (submission.run_seconds for submission in gp.read_trace(text))
         return gp.Empirical(seconds for seconds in recorded if seconds)
     try:
         pieces = [(weight, *bounds.split("-")) for weight, bounds in (part.split(":") for part in text.split(","))]

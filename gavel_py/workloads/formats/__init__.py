@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest
+from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, nearest, refuse
 from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.workloads.formats import alibaba2018, gavel, helios, kueue, native, openb, pai, philly, pollux, slurm_accounting
 from gavel_py.workloads.intake import FileHead, HasColumns, Intake, TraceFormat, head_of
@@ -54,19 +54,27 @@ def trace_formats() -> dict[str, str]:
     return {each.name: each.about for each in FORMATS} | offered
 
 
-def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: Collection[str] = ()) -> TraceFormat:
+def format_of(
+    path: str | Path, name: str | TraceFormat | None = None, ignored: Collection[str] = (), renamed: Collection[str] = ()
+) -> TraceFormat:
     """Return the format with this name, the format itself if one is given, or by default the first that recognises the file.
 
     Args:
         path: The file.
         name: A name, a format, or None.
         ignored: Columns to leave out.
+        renamed: Columns that have other names than the fields that they are, which only files of jobs may have.
 
     Raises:
         UnknownNameError: There is no format of this name.
-        InputError: The file cannot be read, or no format recognises it.
+        InputError: The file cannot be read, or no format recognises it, or it has renamed columns and is no file of jobs.
     """
     head = head_of(path, ignored)
+    if renamed:
+        own = native.own_format(head)
+        text = f"must be {own.name!r}, that of the file, since columns are named for files of jobs only, found {name!r}"
+        refuse(str(path), (name not in (None, own, own.name), "format", text))
+        return own
     if isinstance(name, TraceFormat):
         return _guarded(name, f"trace format {name.name}")
     if name is not None:
@@ -78,7 +86,8 @@ def format_of(path: str | Path, name: str | TraceFormat | None = None, ignored: 
     if found is None:
         known = ", ".join(trace_formats())
         with_commas = replace(head, text=re.sub(r"[;\t]", ",", head.first_line))
-        text = f"has no known format; if it has one of these, use gavel trace import --format: {known}{_nearest_format(head)}"
+        named = f"for jobs whose columns have other names, --columns submit=arrival_seconds{_nearest_format(head)}"
+        text = f"has no known format; if it has one of these, use gavel trace import --format: {known}; {named}"
         if not head.is_json and with_commas.text != head.first_line and any(each.recognises(with_commas) for each in FORMATS):
             text = f"found one column, {head.first_line!r}; cells must be separated by commas"
         raise InputError(Fault(str(path), "", text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,35 @@ def is_known(name: str) -> bool:
 def _read_csv(path: Path, intake: Intake) -> None:
     where, header = reading.csv_header(path)
     InputError.raise_any(_unknown(where, header, intake))
-    rows = table_rows(path, intake, required=("job_id",))
+    rows = table_rows(path, intake, required=(_column_of("job_id", intake),))
     take_rows(((where, {name: cell for name, cell in row.items() if cell}) for where, row in rows), intake)
 
 
-def _unknown(where: str, names: Iterable[str], intake: Intake) -> list[Fault]:
-    """Return a fault for each column that is neither known nor ignored."""
-    unknown = (name for name in names if not is_known(name) and name not in intake.ignored)
-    return unknown_names(where, "", unknown, KNOWN, noun="column")
+def _column_of(field: str, intake: Intake) -> str:
+    """Return the column that is a field."""
+    return next((column for column, name in intake.columns.items() if name == field), field)
+
+
+def _unknown(where: str, names: Collection[str], intake: Intake) -> list[Fault]:
+    """Return a fault for each column that is neither known nor ignored, and for renamed ones that the file lacks or has twice."""
+    unknown = (name for name in names if not is_known(name) and name not in intake.ignored and name not in intake.columns)
+    return [*unknown_names(where, "", unknown, KNOWN, noun="column"), *_misnamed(where, names, intake)]
+
+
+def _misnamed(where: str, names: Collection[str], intake: Intake) -> list[Fault]:
+    """Return a fault for each renamed column that the file lacks, and for each field that two columns would be."""
+    taken = [*intake.columns.values(), *(name for name in names if name not in intake.columns)]
+    text = "column {!r} cannot be {!r}, which another column is, too; leave one of them out"
+    absent = unknown_names(where, "", intake.columns, names, "is not in the file", noun="column")
+    return [*absent, *(Fault(where, "", text.format(*each)) for each in intake.columns.items() if taken.count(each[1]) > 1)]
+
+
+def _take_objects(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
+    """Add the jobs of JSON objects. Renamed keys are checked when all objects are read, since each may have others."""
+    listed = list(rows) if intake.columns else rows
+    names = {name for _, row in listed if isinstance(row, Mapping) for name in row} if intake.columns else ()
+    InputError.raise_any(_misnamed(intake.source, names, intake) if names else [])
+    take_rows(listed, intake)
 
 
 def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
@@ -58,12 +79,12 @@ def _json_lines(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
 
 
 def take_rows(rows: Iterable[tuple[str, Any]], intake: Intake) -> None:
-    """Add the job of each (place, {field: value}) to the intake; None is the default of a field."""
+    """Add the job of each (place, {column: value}) to the intake; None is the default of a field."""
     for where, row in rows:
         with intake.entry(where):
             check_type("", "", row, Mapping, "must be an object of field to value")
-            present = ((name, value) for name, value in row.items() if not _is_missing(name, value))
-            fields = {str(name): value for name, value in present if name not in intake.ignored}
+            named = ((intake.columns.get(name, name), value) for name, value in row.items() if name not in intake.ignored)
+            fields = {str(name): value for name, value in named if not _is_missing(name, value)}
             recorded = {name: _recorded(name, fields.pop(RECORDED + name)) for name in RECORDED_FIELDS if RECORDED + name in fields}
             labels = {name: fields.pop(name) for name in [*fields] if name.startswith(LABEL)}
             texts = ((name.removeprefix(LABEL), _text(name, value)) for name, value in labels.items())
@@ -129,7 +150,8 @@ def _parquet_rows(path: Path, intake: Intake) -> Iterator[tuple[str, Any]]:
     number = 0
     with faults_from(str(path), "cannot be read as Parquet", ArrowException, OSError), ParquetFile(path) as file:
         names = file.schema_arrow.names
-        faults = faults_among(str(path), ("job_id" not in names, "", "column 'job_id' is missing"))
+        job_id = _column_of("job_id", intake)
+        faults = faults_among(str(path), (job_id not in names, "", f"column {job_id!r} is missing"))
         InputError.raise_any(_unknown(str(path), names, intake) + faults)
         for batch in file.iter_batches():
             for row in batch.to_pylist():
@@ -148,14 +170,14 @@ JSON = TraceFormat(
     "json",
     "jobs of gavel-py, JSON",
     _is_json,
-    lambda path, intake: take_rows(reading.document_rows(path, "jobs"), intake),
+    lambda path, intake: _take_objects(reading.document_rows(path, "jobs"), intake),
     is_strict=True,
 )
 JSON_LINES = TraceFormat(
     "jsonl",
     "jobs of gavel-py, JSON Lines",
     _is_json_lines,
-    lambda path, intake: take_rows(_json_lines(path, intake), intake),
+    lambda path, intake: _take_objects(_json_lines(path, intake), intake),
     is_strict=True,
 )
 PARQUET = TraceFormat(
@@ -165,3 +187,10 @@ PARQUET = TraceFormat(
     lambda path, intake: take_rows(_parquet_rows(path, intake), intake),
     is_strict=True,
 )
+
+
+def own_format(head: FileHead) -> TraceFormat:
+    """Return which of these formats a file with renamed columns has, whatever their names."""
+    line = head.first_line.rstrip()
+    is_whole = head.text.lstrip().startswith("[") or '"jobs"' in line or not line.endswith("}")
+    return (JSON if is_whole else JSON_LINES) if head.is_json else PARQUET if PARQUET.recognises(head) else CSV
