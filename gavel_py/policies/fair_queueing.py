@@ -7,7 +7,8 @@ functions of virtual time. `Segments` are consecutive parts of one array, with v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -201,6 +202,10 @@ class ServiceTree:
     each row; parents: (M,) the parent of each node, -1 for the root; node_weights, node_ranks, is_fifo: (M,); by default one fair
     node.
     Members of a fifo node have different ranks, and each of its rows is one job.
+
+    Attributes:
+        held: (H,) the service that each job of the last H rows still takes. They have it whatever the level is: they count in the
+            shares of their nodes, and are in no result.
     """
 
     def __init__(
@@ -215,6 +220,7 @@ class ServiceTree:
         node_ranks: ArrayLike = (0.0,),
         is_fifo: ArrayLike = (False,),
     ) -> None:
+        self.held: Floats = np.zeros(0)
         self.leaves: Indices = np.array(leaves, dtype=np.int64)
         self.parents: Indices = np.array(parents, dtype=np.int64)
         # Members are numbered: first the G rows, then the M nodes.
@@ -235,15 +241,23 @@ class ServiceTree:
 
     @property
     def tops(self) -> tuple[Indices, Floats]:
-        """(G,) the member of the root above each row, numbered from 0, and (M,) the weights of these members."""
+        """(G + H,) the member of the root above each row, numbered from 0, and (M,) the weights of these members."""
         top = _ancestors(self.leaves, self.parents, _depths(self.parents), 1)
         members, of = np.unique(top, return_inverse=True)
         return of, self.weights[members]
 
+    def risen(self, rise: ServiceRise, level: float) -> ServiceTree:
+        """Return the tree after the jobs have risen to a level: what is held still takes less."""
+        if not len(self.held):
+            return self
+        tree = copy(self)
+        tree.held = self.held - rise.all_services(level)[-len(self.held) :]
+        return tree
+
     def rise(self, rooms: ArrayLike) -> ServiceRise:
         """Return the services as a function of the level. rooms: (G,) the service that each job can still take, at least 0."""
         size = len(self.leaves)
-        room = _joined(rooms, np.zeros(len(self.parents)))
+        room = _joined(_joined(rooms, self.held), np.zeros(len(self.parents)))
         begin, end = np.zeros_like(room), np.zeros_like(room)
         times = []
         for tier in reversed(self.tiers):  # the room of a node is the total of its members
@@ -286,6 +300,10 @@ class ServiceRise:
 
     def services(self, level: float) -> Floats:
         """Return (G,) the service of one job of each row at this level."""
+        return self.all_services(level)[: len(self.tree.leaves) - len(self.tree.held)]
+
+    def all_services(self, level: float) -> Floats:
+        """Return (G + H,) the service of one job of each row at this level."""
         tree, size = self.tree, len(self.tree.leaves)
         times = np.full(len(tree.parents), max(0.0, float(level)))
         for tier, found in zip(tree.tiers[1:], self.times[1:], strict=True):
@@ -296,12 +314,12 @@ class ServiceRise:
     def levels(self, services: ArrayLike) -> Floats:
         """Return (G,) the highest level at which the service of a job of each row is at most this; `most` for jobs without room."""
         tree, size = self.tree, len(self.tree.leaves)
-        served = np.array(services, dtype=float)
+        served, jobs = _joined(services, tree.held), size - len(tree.held)
         times = self._time(slice(size), served)
         for tier, found in zip(tree.tiers[:0:-1], self.times[:0:-1], strict=True):
             by_node = found.served_at(tier.over, times[tier.rows])
             times[tier.rows] = self._time(size + tier.nodes[tier.over], by_node)
-        return np.where(served < self.room[:size], np.minimum(times, self.most), self.most)
+        return np.where(served < self.room[:size], np.minimum(times, self.most), self.most)[:jobs]
 
     def _served(self, members: Indices | slice, times: Floats) -> Floats:
         """Return the service of members by virtual times of their parent nodes."""
@@ -339,16 +357,33 @@ MAX_SHOWN = 3
 """Number of names that a message lists for the same fault."""
 
 
+NOTHING_HELD: Mapping[str, Sequence[float]] = {}
+
+FIRST = 1e9
+"""Weight of what is held, so that a tenant has it before its jobs rise."""
+
+
 def service_tree(
-    tree: TenantTree, tenants: Sequence[str], *, job_ids: Sequence[str], counts: Indices, weights: Floats, arrivals: Floats
+    tree: TenantTree,
+    tenants: Sequence[str],
+    *,
+    job_ids: Sequence[str],
+    counts: Indices,
+    weights: Floats,
+    arrivals: Floats,
+    held: Mapping[str, Sequence[float]] = NOTHING_HELD,
 ) -> ServiceTree:
     """Return the service tree of G rows of equal jobs below their tenants.
 
     tenants, job_ids: (G,) the tenant of each row, and the id of one of its jobs; counts, weights, arrivals: (G,) number of
     jobs, and weight and arrival, s, of each. A fifo tenant serves jobs by arrival, then id, and tenants by first arrival, then
-    name; each of its rows is one job (`TenantTree.orders_jobs`). Raises `InputError` if the tenant of a job is not a leaf of the
-    tree.
+    name; each of its rows is one job (`TenantTree.orders_jobs`). held: {tenant: services that it has before those of its jobs}.
+    Raises `InputError` if the tenant of a job is not a leaf of the tree.
     """
+    more = [(tenant, service) for tenant, services in held.items() for service in services]
+    tenants, job_ids = [*tenants, *(tenant for tenant, _ in more)], [*job_ids, *(f"held {n}" for n in range(len(more)))]
+    counts, weights = np.append(counts, np.ones(len(more), dtype=int)), np.append(weights, np.full(len(more), FIRST))
+    arrivals = np.append(arrivals, np.full(len(more), -np.inf))
     InputError.raise_any(_faults(tree, tenants, job_ids, counts))
     names = [tenant.name for tenant in tree.tenants] or sorted(set(tenants), key=natural_key)
     number = {name: i for i, name in enumerate(names, 1)}  # the root is 0
@@ -356,7 +391,7 @@ def service_tree(
     parents = np.array([-1, *(number.get(known[name].parent or "", 0) if name in known else 0 for name in names)])
     is_fifo = np.array([tree.policy == "fifo", *(name in known and known[name].policy == "fifo" for name in names)])
     leaves = np.array([number[name] for name in tenants], dtype=np.int64)
-    return ServiceTree(
+    found = ServiceTree(
         counts=counts,
         weights=weights,
         ranks=_ranks(arrivals, job_ids, is_fifo[leaves]),
@@ -366,6 +401,8 @@ def service_tree(
         node_ranks=_ranks(_first_arrivals(parents, leaves, arrivals), ["", *names], np.ones(len(parents), dtype=bool)),
         is_fifo=is_fifo,
     )
+    found.held = np.array([service for _, service in more])
+    return found
 
 
 def _faults(tree: TenantTree, tenants: Sequence[str], job_ids: Sequence[str], counts: Indices) -> list[Fault]:

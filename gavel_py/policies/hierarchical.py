@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,9 @@ class Hierarchical(FillingPolicy):
     tenants: TenantTree | Mapping[Any, Any] | Sequence[Tenant] | str | None = option(
         None, "file of the tenant tree; none: all tenants that jobs name, side by side with weight 1"
     )
+    held: Mapping[str, Sequence[float]] | None = option(
+        None, "{tenant: s·v of each replica of its services}, which it has before its jobs rise"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +54,11 @@ class Hierarchical(FillingPolicy):
         return frozenset(tenant.name for tenant in self.tenant_tree.tenants) - self.tenant_tree.parents
 
     @property
+    def label(self) -> str:
+        """The name with the options that users choose; what services hold follows from these."""
+        return super().label if self.held is None else replace(self, held=None).label
+
+    @property
     def reads(self) -> tuple[str, ...]:
         tree = self.tenant_tree
         is_fifo = tree.policy == "fifo" or any(tenant.policy == "fifo" for tenant in tree.tenants)
@@ -66,13 +74,16 @@ class Hierarchical(FillingPolicy):
             counts=jobs.counts,
             weights=jobs.weights,
             arrivals=jobs.arrival_seconds if "arrival_seconds" in self.reads else np.zeros(len(jobs)),
+            held=self.held or {},
         )
 
     def groups(self, shares: ServiceTree) -> Groups:
         from gavel_py.optimization.solving.progressive_filling import Groups
 
         of, weights = shares.tops
-        return Groups(of, weights)
+        jobs = len(of) - len(shares.held)
+        present, rows = np.unique(of[:jobs], return_inverse=True)
+        return Groups(rows, weights[present], np.bincount(of[jobs:], shares.held, len(weights))[present].astype(float))
 
     def peers(self, jobs: JobClasses) -> Sequence[Any]:
         tenants: Sequence[Any] = jobs.tenants

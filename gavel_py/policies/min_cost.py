@@ -54,6 +54,11 @@ class Shortfall(SumPolicy):
     min_share: float | None = None
 
     direction = "min"
+    reads = ("weights", "steps_remaining", "deadlines_seconds", "latest_end_seconds")
+
+    @property
+    def needs_isolated_share(self) -> bool:
+        return self.min_share is None
 
     def enough(self, jobs: JobClasses) -> Floats:
         return required_throughputs(jobs, self.min_share)
@@ -86,7 +91,7 @@ class MinCost(LinearSumPolicy):
 
     direction = "min"
     agnostic_view = "reference"
-    reads = ("weights", "steps_remaining", "deadlines_seconds", "latest_end_seconds")
+    reads = Shortfall.reads
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -50,6 +50,9 @@ class Shares(Protocol):
 
     def rise(self, rooms: Floats) -> Rise:
         """Return the rise of jobs with (G,) room left, in units of service; jobs without room do not take part."""
+
+    def risen(self, rise: Any, level: float) -> Shares:
+        """Return the rates after the jobs have risen to a level."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ class _Filling:
         """Raise the jobs to the best level of the present step, where some of them stop."""
         below, before = self.rising, self.tops
         # Throughput that rules require beyond the level (`Levels.needs`) is not a level: the job waits until the others catch up.
-        reached, self.base = self.demand.need(self.jobs, best.level), best.level
+        reached = self.demand.need(self.jobs, best.level)
+        self.shares, self.base = self.shares.risen(self.demand.rise, best.level - self.base), best.level
         tops = np.minimum(before, np.maximum(reached, step.free_until(best.level, best.prices)))
         has_stopped = below & (reached < before * (1 - STOPPED)) & (reached >= tops * (1 - STOPPED))
         self.tops = np.where(has_stopped, tops * (1 - HELD_BACK * self.terms), tops)
@@ -201,15 +205,19 @@ NOISE = 1e-8
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of jobs, such as tenants, whose work per unit of weight counts. of: (G,) the group of each class; weights: (M,)."""
+    """Groups of jobs, such as tenants, whose work per unit of weight counts.
+
+    of: (G,) the group of each class; weights: (M,); held: (M,) work that is not that of jobs.
+    """
 
     of: Indices
     weights: Floats
+    held: Floats
 
     def work(self, jobs: JobClasses, throughputs: Floats) -> Floats:
         """Return (M,) Σ_i s_i v_i / weight over the jobs of each group. throughputs: (G,) steps/s of a job of each class."""
         work = jobs.counts * jobs.num_gpus * throughputs / jobs.equal_share
-        return np.bincount(self.of, work, len(self.weights)) / self.weights
+        return (np.bincount(self.of, work, len(self.weights)) + self.held) / self.weights
 
 
 @dataclass(frozen=True)
@@ -253,7 +261,7 @@ class StoppedCertificate(LevelCertificate):
         cheapest = np.full(len(self.groups.weights), np.inf)
         np.minimum.at(cheapest, self.groups.of, jobs.equal_share * costs.min(axis=1))
         spent, utopia = float(self.groups.weights @ cheapest), float(self.groups.work(jobs, jobs.fastest).min())
-        return min(utopia, float(prices @ jobs.capacities) / spent) if spent > 0 else utopia
+        return min(utopia, float(prices @ jobs.capacities + self.groups.held @ cheapest) / spent) if spent > 0 else utopia
 
 
 def worst_off(filled: Filled, groups: Groups) -> tuple[GroupCertificate, int]:
