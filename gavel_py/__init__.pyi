@@ -199,6 +199,8 @@ from gavel_py.serving.attainment import RequestScenario as RequestScenario
 from gavel_py.serving.attainment import rate_at_slo as rate_at_slo
 from gavel_py.serving.attainment import simulate_many as simulate_many
 from gavel_py.serving.attainment import simulate_requests as simulate_requests
+from gavel_py.serving.joint_plan import JointPlan as JointPlan
+from gavel_py.serving.joint_plan import plan_jointly as plan_jointly
 from gavel_py.serving.over_time import PlanOutcome as PlanOutcome
 from gavel_py.serving.over_time import ServingSchedule as ServingSchedule
 from gavel_py.serving.over_time import ServingScheduleOptions as ServingScheduleOptions

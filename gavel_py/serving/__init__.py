@@ -8,6 +8,7 @@ and of sweeps.
 
 from gavel_py import names_in
 from gavel_py.serving.attainment import RateAtSlo, RequestResult, RequestScenario, rate_at_slo, simulate_many, simulate_requests
+from gavel_py.serving.joint_plan import JointPlan, plan_jointly
 from gavel_py.serving.over_time import (
     PlanOutcome,
     ServingSchedule,
@@ -28,6 +29,7 @@ from gavel_py.serving.simulation import ModelGroup, ServingOverheads
 __all__ = [
     "AttainmentCurve",
     "Bucket",
+    "JointPlan",
     "ModelGroup",
     "ModelPlacement",
     "PlanOutcome",
@@ -48,6 +50,7 @@ __all__ = [
     "beside_training",
     "demand_curve",
     "place_models",
+    "plan_jointly",
     "plan_over_time",
     "plan_serving",
     "plot_attainment",

@@ -320,6 +320,11 @@ class _Row(NamedTuple):
     packings: tuple[int, Floats] = 0, np.zeros(0)
 
 
+def gpus_of(accelerator: str) -> str:
+    """Return the name of the limit that the GPUs of a type are."""
+    return f"GPUs of {accelerator}"
+
+
 def _limits(
     services: Sequence[Service],
     offers: Sequence[Offer],
@@ -334,7 +339,7 @@ def _limits(
     rows: list[_Row] = []
     most = np.zeros(0)
     for name, capacity in zip(cluster.accelerator_names, cluster.capacities.tolist(), strict=True):
-        rows.append(_Row(f"GPUs of {name}", capacity, gpus[name]))
+        rows.append(_Row(gpus_of(name), capacity, gpus[name]))
         sizes, numbers = np.array([k.parts_on(cluster) if k.accelerator == name else (1, 0) for k in types], dtype=np.intp).T
         of_nodes, more = node_rows(name, sizes, numbers, [node.num_gpus for node in cluster.nodes_of(name)])
         rows += [_Row(row.name, row.limit, row.uses, packings=(len(most), row.packings)) for row in of_nodes]

@@ -200,6 +200,16 @@ class ServingPlanOptions(Options):
         None, description="Time after which the search ends with the best plan found. None for no limit."
     )
 
+    @property
+    def limit(self) -> TimeLimit:
+        """The time limit, from now."""
+        return TimeLimit(self.time_limit_seconds)
+
+    @property
+    def limits(self) -> tuple[Mapping[str, float], float | None, Mapping[str, Quota]]:
+        """The floors, the budget, and the quotas."""
+        return self.floors or {}, self.budget_per_hour, self.quotas or {}
+
     def changed(self, **changes: Unpack[PlanKeywords]) -> Self:
         """Return the options with other values for some fields, checked."""
         return self._with(changes)
@@ -246,8 +256,7 @@ def plan_serving(
         SolverError: No plan was found in time.
     """
     options = options.changed(**changes)
-    limits = options.floors or {}, options.budget_per_hour, options.quotas or {}
-    named, limit = named_market(tuple(services), cluster, profile, objective, *limits), TimeLimit(options.time_limit_seconds)
+    named, limit = named_market(tuple(services), cluster, profile, objective, *options.limits), options.limit
     check_feasible(named)
     relaxation = relaxed(named.market)
     found = _cheapest_full_plan(named, relaxation, limit) if objective == "max_min" else None
@@ -255,7 +264,7 @@ def plan_serving(
     if found is None:
         raise_unsolved(named)
     assert found is not None  # noqa: S101
-    plan = _stated(named, objective, found, relaxation.multipliers)
+    plan = stated(named, objective, found, relaxation.multipliers)
     if plan.gap > WIDE:
         warnings.warn(
             f"the plan may be {plan.gap:.1%} below the best one: {plan.value:.4g}, bound {plan.bound:.4g}",
@@ -279,7 +288,8 @@ def _cheapest_full_plan(named: NamedMarket, relaxation: Relaxed, limit: TimeLimi
 # --------------------------------------------------------------------------------------------------------------------------- result
 
 
-def _stated(named: NamedMarket, objective: Objective, found: WholePlan, multipliers: Multipliers) -> ServingPlan:
+def stated(named: NamedMarket, objective: Objective, found: WholePlan, multipliers: Multipliers) -> ServingPlan:
+    """Return the plan with the names of a market: its replicas without those that it does not need, and the best routes to them."""
     market, cluster = named.market, named.cluster
     replicas = [_needed(named, i, found) for i in range(len(named.offers))]
     routed = [best_level(columns, y) for columns, y in zip(market.services, replicas, strict=True)]

@@ -304,19 +304,20 @@ class MarketProgram:
     def whole(self, *, gap: float, limit: TimeLimit = NO_LIMIT, nodes: int | None = None) -> WholeSolution | None:
         """Return the best plan with whole replicas, None if none was found; the arguments are those of `solve_whole`."""
         try:
-            return solve_whole(self.program, self._is_whole, gap=gap, limit=limit, nodes=nodes)
+            return solve_whole(self.program, self.is_whole, gap=gap, limit=limit, nodes=nodes)
         except InfeasibleError:
             return None
 
     @property
-    def _is_whole(self) -> Mask:
+    def is_whole(self) -> Mask:
+        """Whether each value must be a whole number if replicas are whole."""
         places = np.arange(len(self.program.costs))
         return (places >= self.first_replica) & (places < self.first_replica + self.num_whole)
 
     def is_feasible(self, *, is_whole: bool) -> bool:
         """Return False if a short search proves that there is no plan. is_whole: with whole replicas."""
         try:
-            solve_whole(self.program, self._is_whole & is_whole, gap=1.0, nodes=FEW_NODES)
+            solve_whole(self.program, self.is_whole & is_whole, gap=1.0, nodes=FEW_NODES)
         except InfeasibleError:
             return False
         return True
@@ -334,6 +335,13 @@ class MarketProgram:
         found = np.zeros(self.market.services[i].rates.shape)
         found[self._cells[i]] = values[self._parts[i] : self._parts[i + 1]]
         return found
+
+    def use_of(self, limit: int) -> Floats:
+        """Return how much of a shared limit a unit of each value uses."""
+        matrix, uses = self.program.matrix, np.zeros(len(self.program.costs))
+        there = matrix.rows == self._shared + limit
+        uses[matrix.columns[there]] = matrix.values[there]
+        return uses
 
     def _multipliers(self, solution: Solution) -> Multipliers:
         num, duals, common = len(self.market.services), solution.duals, self.market.common

@@ -292,7 +292,7 @@ class ServingProfile(Record):
     label: ClassVar[str] = "serving profile"
     identifier: ClassVar[str] = "name"
     to_use_types: ClassVar[str] = (
-        "to use these GPUs, add rates of replicas on them to a serving profile (--profile FILE; see docs/serving.md), or give the "
+        "to use these GPUs, add rates of replicas on them to a serving profile (--rates FILE; see docs/serving.md), or give the "
         "type the name it has in the profile (--map-accelerator OLD=NEW, Cluster.renamed)"
     )
 

@@ -21,7 +21,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     enter_folder(tmp_path, monkeypatch)
     written("services.csv", SERVICES)
     written("rates.csv", RATES)
-    return runner(capsys, "serve", "plan", "services.csv", "-c", "a:2,b:2", "--profile", "rates.csv")
+    return runner(capsys, "serve", "plan", "services.csv", "-c", "a:2,b:2", "--rates", "rates.csv")
 
 
 def test_tables_have_the_plan_and_its_proof(plan: Gavel) -> None:
@@ -70,7 +70,7 @@ def test_limits_and_prices_are_options(plan: Gavel) -> None:
 def test_training_jobs_get_the_rest(plan: Gavel) -> None:
     written("jobs.csv", "job_id,job_type\n0,j\n")
     written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nj,1,a,1\nj,1,b,2\n")
-    options = ("--times", "0.1", "--training", "jobs.csv", "--training-profile", "speeds.csv", "-p", "max_total_throughput")
+    options = ("--times", "0.1", "--training", "jobs.csv", "--profile", "speeds.csv", "-p", "max_total_throughput")
     done = plan(*options, "--json")
     assert json.loads(done.out)["training"]["policy"].startswith("max_total_throughput")
     assert json.loads(done.out)["replica_prices"]
@@ -88,12 +88,12 @@ def test_a_conflict_is_one_message(plan: Gavel) -> None:
 def test_gpus_without_rates_need_rates_and_only_training_jobs_have_estimates(plan: Gavel) -> None:
     lacking = plan("-c", "c:2")
     assert lacking.code == 2
-    assert "add rates of replicas on them to a serving profile (--profile FILE; see docs/serving.md)" in lacking.err
+    assert "add rates of replicas on them to a serving profile (--rates FILE; see docs/serving.md)" in lacking.err
     for hint in ("--throughputs", "gavel profiles missing", "--estimate"):
         assert hint not in lacking.err
     written("jobs.csv", "job_id,job_type\n0,j\n")
     written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nj,1,c,1\n")
-    training = plan("--training", "jobs.csv", "--training-profile", "speeds.csv")
+    training = plan("--training", "jobs.csv", "--profile", "speeds.csv")
     assert training.code == 2
     for hint in ("--throughputs", "gavel profiles missing", "--estimate"):
         assert hint in training.err
@@ -206,7 +206,7 @@ def test_training_jobs_share_the_gpus_under_names_of_their_own_profile(plan: Gav
     written("rates.csv", "model,accelerator,num_gpus,requests_per_second,condition\nm,h100,1,3,closed_loop\n")
     written("speeds.csv", "job_type,num_gpus,accelerator,steps_per_second\nt,1,NVIDIA H100 80GB HBM3,2\n")
     written("jobs.csv", "job_id,job_type,total_steps\nj,t,100\n")
-    done = plan("-c", "H100:4,L40S:1", "--training", "jobs.csv", "--training-profile", "speeds.csv", "--seeds", "0", "--json")
+    done = plan("-c", "H100:4,L40S:1", "--training", "jobs.csv", "--profile", "speeds.csv", "--seeds", "0", "--json")
     document = json.loads(done.out)
     assert (document["gpus_used"], document["gpus_free"]) == ({"h100": 3, "L40S": 0}, {"h100": 1, "L40S": 1})
     assert document["replica_prices"]

@@ -1,0 +1,166 @@
+"""Services and training jobs in one answer: beside the best of all whole replicas, shares of tenants, and what users read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gavel_py as gp
+from tests.serving.joint_cases import IN_LEVELS, ONE_PROGRAM, Case, best, drawn, largest_rests
+
+
+def found(case: Case, policy: str | gp.Policy, *, whole_gangs: bool) -> gp.JointPlan | None:
+    """The answer, None if the floors do not fit."""
+    here = case.services, case.jobs, case.cluster, case.rates, case.profile, policy
+    try:
+        plan = gp.plan_jointly(*here, problem_options={"whole_gangs": whole_gangs})
+    except gp.ConflictError:
+        return None
+    except gp.InputError as error:
+        if "cannot be served here" in str(error):
+            return None
+        raise
+    plan.verify()
+    return plan
+
+
+def check(seed: int, policies: Sequence[str], *, whole_gangs: bool) -> int:
+    """Compare the answers of some policies with the best ones; return the number of those that count all jobs."""
+    case = drawn(seed)
+    rests, compared = largest_rests(case), 0
+    for policy in policies:
+        plan, right = found(case, policy, whole_gangs=whole_gangs), best(case, rests, policy, whole_gangs=whole_gangs)
+        assert (plan is None) == (right is None)
+        if plan is None or right is None or not math.isfinite(right[-1]) or (right[-1] == 0 and policy != "min_cost"):
+            continue  # no replicas leave room for all jobs: the others count
+        assert plan.value == pytest.approx(right[-1], rel=2e-6, abs=1e-6), (seed, policy)
+        assert plan.status == "optimal"
+        compared += 1
+    return compared
+
+
+@pytest.mark.parametrize("whole_gangs", [False, True])
+def test_no_other_replicas_leave_more(whole_gangs: bool) -> None:
+    policies = (*ONE_PROGRAM, *IN_LEVELS)
+    assert sum(check(seed, policies, whole_gangs=whole_gangs) for seed in (3, 7)) == 14
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_no_other_replicas_leave_more_in_300_clusters(first: int) -> None:
+    assert sum(check(seed, ONE_PROGRAM, whole_gangs=bool(seed % 2)) for seed in range(first, first + 50)) >= 150
+
+
+@pytest.mark.deep
+def test_the_first_level_is_the_best_in_100_clusters() -> None:
+    assert sum(check(seed, IN_LEVELS, whole_gangs=bool(seed % 2)) for seed in range(100)) >= 120
+
+
+# -------------------------------------------------------------------------------------------------------------- shares and limits
+
+
+def two_teams(gpus: int = 8, jobs: int = 4) -> tuple[list[gp.Service], list[gp.Job], gp.Cluster, Any, Any]:
+    """Teams a and b with jobs of one GPU, and a service of a that needs two replicas of one GPU."""
+    services = [gp.Service("chat", model="m", rate=2, tenant="a")]
+    rates = gp.ServingProfile("rates", [gp.ServingRate(model="m", accelerator="t", requests_per_second=1.0, condition="offline")])
+    training = [gp.Job(f"{team}{n}", job_type="j", tenant=team, total_steps=100) for team in "ab" for n in range(jobs)]
+    cluster = gp.Cluster([gp.Node(name="n0", accelerator="t", num_gpus=gpus)], [gp.AcceleratorType(name="t", price_per_hour=2.0)])
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * len(training), job_ids=[job.job_id for job in training], accelerators=["t"])
+    return services, training, cluster, rates, speeds
+
+
+def gpus_of_teams(plan: gp.JointPlan) -> dict[str, float]:
+    return {each.tenant: sum(each.gpus.values()) for each in plan.training.tenants()}
+
+
+@pytest.mark.parametrize(
+    ("weights", "jobs", "gpus"), [((1, 1), 4, 8), ((1, 3), 8, 8), ((3, 1), 2, 5), ((1, 1), 8, 4), ((1, 9), 9, 10)]
+)
+def test_replicas_are_part_of_the_share_of_their_team(weights: tuple[int, int], jobs: int, gpus: int) -> None:
+    tenants = dict(zip("ab", ({"weight": weight} for weight in weights), strict=True))
+    plan = gp.plan_jointly(*two_teams(gpus, jobs), gp.resolve_policy("hierarchical", tenants=tenants))
+    plan.verify()
+    held, low, high = np.array([2.0, 0.0]), 0.0, 100.0
+    for _ in range(100):  # each team has weight x level, no less than it holds and no more than it can use
+        level = (low + high) / 2
+        have = np.clip(level * np.array(weights), held, held + jobs)
+        low, high = (low, level) if have.sum() > gpus else (level, high)
+    assert list(gpus_of_teams(plan).values()) == pytest.approx((have - held).tolist(), abs=1e-6)
+    assert plan.gpus_of_services == {"a": 2}
+
+
+def limited(*constraints: Any, policy: str = "max_total_throughput", **changes: Any) -> gp.JointPlan:
+    plan = gp.plan_jointly(*two_teams(), gp.resolve_policy(policy, constraints=constraints), **changes)
+    plan.verify()
+    return plan
+
+
+def test_replicas_count_for_limits_and_guarantees_of_their_team() -> None:
+    assert gpus_of_teams(limited(gp.MaxGpus(gpus=3, tenant="a")))["a"] == pytest.approx(1)
+    assert sum(gpus_of_teams(limited(gp.MaxGpus(gpus=5))).values()) == pytest.approx(3)
+    assert sum(gpus_of_teams(limited(gp.CostBudget(per_hour=10))).values()) == pytest.approx(3)
+    assert gpus_of_teams(limited(gp.Quota(tenant="a", share=0.5, borrowable=False)))["a"] == pytest.approx(2)
+    assert gpus_of_teams(limited(gp.Quota(tenant="b", gpus=4)))["b"] == pytest.approx(4)
+    assert gpus_of_teams(limited(gp.Quota(tenant="a", gpus=1)))["a"] >= 0
+    assert gpus_of_teams(limited(gp.Reserve(accelerator="t", gpus=6, reserved_for=["a"])))["b"] == pytest.approx(2)
+    assert gpus_of_teams(limited(gp.Reserve(accelerator="t", gpus=5, reserved_for=["b"])))["a"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "limit", [gp.MaxGpus(gpus=1, tenant="a"), gp.CostBudget(per_hour=3), gp.Quota(tenant="a", gpus=1, borrowable=False)]
+)
+def test_a_limit_that_replicas_exceed_is_named(limit: Any) -> None:
+    with pytest.raises(gp.ConflictError, match="the floors of services"):
+        limited(limit)
+
+
+def test_limits_of_services_alone_are_named_with_the_services() -> None:
+    with pytest.raises(gp.ConflictError) as error:
+        limited(quotas={"a": 1})
+    assert "the quota of tenant a: 1 GPUs" in str(error.value)
+    assert "service 'chat': at least 100% of its demand" in str(error.value)
+    assert limited(quotas={"a": 1}, floors={"chat": 0.5}).serving.served == {"chat": pytest.approx(0.5)}
+
+
+def test_policies_without_one_program_are_refused() -> None:
+    for policy in ("fifo", gp.resolve_policy("max_min_fairness", agnostic=True)):
+        with pytest.raises(gp.InputError, match="cannot decide beside services; these can"):
+            gp.plan_jointly(*two_teams(), policy)
+
+
+def test_jobs_that_fit_nowhere_beside_the_services_do_not_count() -> None:
+    services, jobs, cluster, rates, _ = two_teams()
+    jobs = [*jobs, gp.Job("large", job_type="j", num_gpus=8, total_steps=100)]
+    speeds = gp.ThroughputProfile.from_matrix([[1.0]] * len(jobs), job_ids=[job.job_id for job in jobs], accelerators=["t"])
+    for policy in ("max_min_fairness", "min_makespan"):
+        plan = gp.plan_jointly(services, jobs, cluster, rates, speeds, policy)
+        assert list(plan.training.excluded) == ["large"]
+        assert plan.status == "optimal"
+        assert plan.value == pytest.approx(0.75 if policy == "max_min_fairness" else 100 / 0.75)
+
+
+def test_a_plan_that_does_not_hold_is_found() -> None:
+    plan = gp.plan_jointly(*two_teams())
+    on_too_few = replace(plan, cluster=gp.Cluster([gp.Node(name="n0", accelerator="t", num_gpus=7)]))
+    for wrong in (replace(plan, places=type(plan.places)(list(plan.places)[:1])), on_too_few):
+        with pytest.raises(gp.ProofError):
+            wrong.verify()
+
+
+def test_what_a_replica_costs_is_what_training_has_without_it() -> None:
+    services, jobs, cluster, rates, speeds = two_teams()
+    plan = gp.plan_jointly(services, jobs, cluster, rates, speeds, "max_total_throughput")
+    (row,) = plan.costs
+    assert row["objective"] == pytest.approx(6)
+    assert row["objective_without_replica"] == pytest.approx(7)
+    alone = gp.AllocationProblem.from_jobs(jobs, gp.Cluster.from_counts({"t": 7}), speeds)
+    work = gp.solve(alone, "max_total_throughput").time_fractions[:, 0]
+    before = plan.training.time_fractions[:, 0]
+    assert row["work_gained"] == pytest.approx(
+        {"a": work[:4].sum() / before[:4].sum() - 1, "b": work[4:].sum() / before[4:].sum() - 1}
+    )
