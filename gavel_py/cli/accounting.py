@@ -313,7 +313,7 @@ class Outlook:
 
         down: nodes that are down; due: as above; options: arguments of `gp.Simulation`.
         """
-        endless = {job.job_id for job in jobs if _is_endless(job)}
+        endless = {job.job_id for job in jobs if is_endless(job)}
         if endless:
             gp.solve(gp.AllocationProblem.from_jobs(jobs, cluster, profile), policy)  # raises if the policy needs their steps
         here = [
@@ -354,19 +354,19 @@ class Outlook:
     def deadlines(self) -> gp.DeadlineCounts:
         """The number of deadlines that are met and missed, and of those that cannot be checked."""
         due = [job for job in self.jobs if job.job_id in self.due]
-        met, unknown = sum(self._late(job) == 0 for job in due), sum(map(_is_endless, due))
+        met, unknown = sum(self._late(job) == 0 for job in due), sum(map(is_endless, due))
         return gp.DeadlineCounts(met, len(due) - met - unknown, unknown)
 
     @property
     def cost(self) -> float | None:
         """The cost of all jobs until the last one with known steps is done; None if a price or this time is unknown."""
         costs = [self._cost(job) for job in self.jobs]
-        unknown = any(self._end(job) is None and not (_is_endless(job) or self._is_cancelled(job)) for job in self.jobs)
+        unknown = any(self._end(job) is None and not (is_endless(job) or self._is_cancelled(job)) for job in self.jobs)
         return None if unknown or None in costs else sum(cost for cost in costs if cost is not None)
 
     def lines(self, decided: str) -> list[str]:
         """Return the forecast in sentences; decided: how jobs are chosen when jobs have left, as a clause."""
-        known = [job for job in self.jobs if not _is_endless(job)]
+        known = [job for job in self.jobs if not is_endless(job)]
         ends = [end for job in known if (end := self._end(job)) is not None]
         count = f"{len(ends):,} of {len(known):,} jobs" if len(ends) < len(known) else f"all {len(ends):,} jobs"
         if len(ends) == len(known) == 1:
@@ -381,7 +381,7 @@ class Outlook:
             unknown = counted(len(self.jobs) - len(known), "job")
             lines.append(f"In the system until the end, on a part of the GPUs: {unknown} without known steps.")
         if (found := self.deadlines).all:
-            late = {job.job_id: self._late(job) for job in self.jobs if job.job_id in self.due and not _is_endless(job)}
+            late = {job.job_id: self._late(job) for job in self.jobs if job.job_id in self.due and not is_endless(job)}
             missed = sorted(
                 ((math.inf if each is None else each, job_id) for job_id, each in late.items() if each != 0), reverse=True
             )
@@ -395,7 +395,7 @@ class Outlook:
 
     def jobs_text(self, most: int | None) -> str:
         """Return a table of the jobs in the order of their ends; most: maximum number of rows."""
-        ordered = sorted(self.jobs, key=lambda job: (math.inf if (end := self._end(job)) is None else end, _is_endless(job)))
+        ordered = sorted(self.jobs, key=lambda job: (math.inf if (end := self._end(job)) is None else end, is_endless(job)))
         shown, more = ordered[:most], len(ordered) - len(ordered[:most])
         if not shown:
             return ""
@@ -410,7 +410,7 @@ class Outlook:
             return ""
         if self._is_cancelled(job):
             return "it can never start: what it waits for can no longer happen"
-        return "its steps are unknown" if _is_endless(job) else self.records[job.job_id].reason or "others are served first"
+        return "its steps are unknown" if is_endless(job) else self.records[job.job_id].reason or "others are served first"
 
     def _rows(self, jobs: Iterable[gp.Job]) -> list[dict[str, Any]]:
         return [
@@ -453,5 +453,5 @@ def _arrived(jobs: Iterable[gp.Job]) -> list[tuple[float, gp.Job]]:
     return [(seconds if (seconds := job.arrival_seconds) < 0 else (seconds - last) * 1e-9, job) for job in ordered]
 
 
-def _is_endless(job: gp.Job) -> bool:
+def is_endless(job: gp.Job) -> bool:
     return job.total_steps is None and job.duration_seconds is None

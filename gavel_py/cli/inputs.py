@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,9 +27,10 @@ from click.shell_completion import CompletionItem
 
 import gavel_py as gp
 from gavel_py.cli import estimates, remember_jobs
+from gavel_py.cli.accounting import is_endless
 from gavel_py.cli.files import InputFile, OutputFile, with_names
 from gavel_py.cli.output import counted, number
-from gavel_py.cli.tables import table_text
+from gavel_py.cli.tables import line_width, listed, table_text
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import InputError, together
 
@@ -449,10 +451,25 @@ def load(request: ProblemOptions) -> Inputs:
         cluster = attempt(lambda: cluster_of(request))
         profile = attempt(lambda: profile_of(request))
     remember_jobs(jobs)
+    _warn_of_services(jobs)
     if request.extrapolate:
         profile = estimates.with_gangs(profile, jobs)
     known = cluster.known_to(profile, allow_unknown_types=request.allow_unknown_types)
     return Inputs(jobs, known, profile, request.rounds)
+
+
+SERVICE = re.compile(r"(?<![a-z])(serve[rs]?|serving|services?|inference|endpoints?|vllm|triton)(?![a-z])", re.IGNORECASE)
+"""Words in the names of jobs and their types that services have."""
+
+
+def _warn_of_services(jobs: Iterable[gp.Job]) -> None:
+    """Warn of jobs that look like services: without an end, and called so."""
+    found = [each.job_id for each in jobs if is_endless(each) and (SERVICE.search(each.job_id) or SERVICE.search(each.job_type))]
+    if found:
+        text = (
+            f"{listed(found, line_width())}: without an end and called so, like a service; --services plans replicas for requests"
+        )
+        warnings.warn(text, gp.GavelWarning, stacklevel=2)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -17,20 +18,25 @@ from gavel_py.cli.tables import Column, gpus_text
 from gavel_py.cli.what_if import measure_cells
 
 
+class PageTables(NamedTuple):
+    """Tables of a page that only some answers have: services beside training jobs, and other clusters."""
+
+    services: gp.PageTable | None = None
+    what_ifs: gp.PageTable | None = None
+
+
 def write_page(
     path: Path,
     loaded: inputs.Inputs,
     policy: gp.Policy,
     screen: allocation_text.Screen,
     rounds: Sequence[gp.Round],
-    comparison: gp.ClusterComparison | None,
-    estimated: Sequence[str],
+    tables: PageTables,
     now: datetime | None,
 ) -> None:
     """Write the page of an allocation, and say so.
 
-    rounds: those of --rounds; without them, the page has as many as `gavel rounds`; comparison: with other clusters, of which
-    `estimated` have new types with estimated speeds; now: the time of --now, by default the clock.
+    rounds: those of --rounds; without them, the page has as many as `gavel rounds`; now: the time of --now, by default the clock.
     """
     rounds = rounds or run_rounds(loaded, policy, ROUNDS, loaded.options)[1]
     facts, drawn = list(_facts(loaded, screen, now or datetime.now().astimezone())), ""
@@ -45,7 +51,8 @@ def write_page(
         facts=facts,
         jobs=_jobs(screen, rounds[0]),
         rounds=drawn,
-        what_ifs=[] if comparison is None else [_what_ifs(comparison, estimated)],
+        services=tables.services,
+        what_ifs=[] if tables.what_ifs is None else [tables.what_ifs],
     ).write(path)
     click.echo(f"The page is in {path}", err=True)
 
@@ -89,7 +96,7 @@ def _jobs(screen: allocation_text.Screen, first: gp.Round) -> gp.PageTable:
     return gp.PageTable("Jobs, worst off first", caption, [*columns, *found.values()])
 
 
-def _what_ifs(comparison: gp.ClusterComparison, estimated: Sequence[str]) -> gp.PageTable:
+def what_ifs_table(comparison: gp.ClusterComparison, estimated: Sequence[str]) -> gp.PageTable:
     """Return the figures of the cluster as it is beside those of the other ones."""
     notes = [*comparison.notes, *(f"{name}: speeds on types that the cluster lacks are estimates" for name in estimated)]
     cells = zip(*map(measure_cells, comparison.measures), strict=True)

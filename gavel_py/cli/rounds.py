@@ -33,6 +33,7 @@ from gavel_py.cli.rounds_text import (
     tenants_in_rounds,
     top_tenants,
 )
+from gavel_py.cli.services import ServicesOptions, beside_services, held_line, rest_of, services_entry
 from gavel_py.cli.tables import (
     folded_names,
     parts_text,
@@ -48,7 +49,7 @@ FEW_JOBS = 10
 
 
 @dataclass(frozen=True)
-class RoundsOptions(inputs.ProblemOptions):
+class RoundsOptions(ServicesOptions, inputs.ProblemOptions):
     """The options, as typed."""
 
     policy_specs: tuple[str, ...] = inputs.main_option("Policy", "--policy", "-p", **inputs.ONE_POLICY)
@@ -111,13 +112,15 @@ def command(request: RoundsOptions) -> None:
         policy, *others = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         refuse((others, "rounds are shown for one --policy at a time"))
         loaded = inputs.load(request)
+        plan = None if request.services is None else beside_services(request, loaded, policy)
+        loaded, policy = rest_of(loaded, plan), policy if plan is None else plan.policy
         if request.rounds.sharing:
             loaded.problem(sharing=True)  # raises now if the profile knows no pairs
         if request.until_done:
-            text = _until_done(request, loaded, policy)
+            text = _until_done(request, loaded, policy, plan)
         else:
             scheduler, rounds = run_rounds(loaded, policy, request.num_rounds or ROUNDS, request.rounds, request.down_nodes)
-            text = SimulatedRounds(request, loaded, policy, scheduler, rounds).shown()
+            text = SimulatedRounds(request, loaded, policy, scheduler, rounds, plan).shown()
     emit(text, request.out)
 
 
@@ -133,7 +136,7 @@ def _check(request: RoundsOptions) -> None:
     )
 
 
-def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy) -> str:
+def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy, plan: gp.JointPlan | None) -> str:
     """Return the forecast of --until-done as text, JSON or CSV."""
     problem = loaded.problem(sharing=request.rounds.sharing)  # raises faults of the jobs before the simulation
     deadlines = zip(problem.job_ids, problem.deadlines_seconds.tolist(), strict=True)
@@ -141,7 +144,7 @@ def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy
     here = loaded.jobs, loaded.cluster, loaded.profile
     found = Outlook.simulated(*here, policy, request.down_nodes, due, options=request.rounds)
     if request.form == "json":
-        return json_text({**request.head(policy), **found.to_dict(), **loaded.unused})
+        return json_text({**request.head(policy), **found.to_dict(), **services_entry(plan), **loaded.unused})
     if request.form == "csv":
         return (
             csv_text(
@@ -156,7 +159,8 @@ def _until_done(request: RoundsOptions, loaded: inputs.Inputs, policy: gp.Policy
     if request.by:
         return tenants or "No job names a tenant.\n"
     decided = f"{request.label(policy)} {'applied' if request.rounds.mechanism == inputs.DIRECT else 'solved'} again"
-    head_text = wrapped([line for line in (*found.lines(decided), down_text(loaded.cluster, request.down_nodes)) if line])
+    lines = (*found.lines(decided), held_line(plan), down_text(loaded.cluster, request.down_nodes))
+    head_text = wrapped([line for line in lines if line])
     table = found.jobs_text(None if request.all_jobs else FEW_JOBS)
     return parts_text((head_text, table, tenants, unused_text(loaded.cluster.left_out)))
 
@@ -170,6 +174,7 @@ class SimulatedRounds:
     policy: gp.Policy
     scheduler: gp.RoundScheduler
     rounds: list[gp.Round]
+    plan: gp.JointPlan | None
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -218,6 +223,7 @@ class SimulatedRounds:
             **({"blocked": blocked} if (blocked := self.scheduler.blocked) else {}),
             **({"left_out": left_out} if (left_out := self.left_out) else {}),
             **estimates.json_entry(self.loaded.estimates(allocation=allocation)),
+            **services_entry(self.plan),
             **self.loaded.unused,
         }
 
@@ -238,7 +244,7 @@ class SimulatedRounds:
         delivered = delivery_text(delivery, rounds) + late_jobs_text(delivery, loaded.jobs)
         limits = self.scheduler.limit_rounds, self.scheduler.exceeded_notes
         constraints = "" if allocation is None else allocation_text.constraints_text([(self.policy.label, allocation)], *limits)
-        lines = [request.title(self.policy), down_text(loaded.cluster, request.down_nodes)]
+        lines = [request.title(self.policy), held_line(self.plan), down_text(loaded.cluster, request.down_nodes)]
         down, cost_text = (wrapped(found) if (found := [line for line in each if line]) else "" for each in (lines, [money_text]))
         reasons = {job_id: f"waits for {', '.join(waits)}" for job_id, waits in self.scheduler.blocked.items()}
         blocked = allocation_text.left_out_text("Blocked", reasons, all_of_them=request.all_jobs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -16,16 +16,20 @@ from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.rounds import run_rounds
 from gavel_py.cli.rounds_text import delivery_text, rounds_text
+from gavel_py.cli.services import ServicesOptions, beside_services, rest_of, services_entry, services_table, services_text
 from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.usage import refuse
 from gavel_py.cli.what_if import WhatIf, changed, changes_of, compared, priced, what_if_text
+
+if TYPE_CHECKING:
+    from gavel_py.cli.what_if import Changes
 
 TOP = 10
 """Default number of groups of equal jobs listed."""
 
 
 @dataclass(frozen=True)
-class SolveOptions(inputs.ProblemOptions):
+class SolveOptions(ServicesOptions, inputs.ProblemOptions):
     """The options, as typed."""
 
     num_rounds: int = inputs.option(
@@ -91,9 +95,8 @@ def command(request: SolveOptions) -> None:
     \b
     gavel solve jobs.csv -c v100:16,p100:8/4
     gavel solve jobs.csv -c cluster.yaml -p max_min_fairness -p max_min_fairness,agnostic=true
-    gavel solve jobs.csv -c cluster.yaml -p min_makespan --rounds 3 --json
+    gavel solve jobs.csv -c cluster.yaml --services services.yaml --rounds 3
     gavel solve jobs.csv -c cluster.yaml --what-if v100+8 --what-if v100=0,k80+16
-    gavel solve jobs.csv -c h100:16,l40s:32 --profile mine.csv --estimate --sensitivity
     """
     changes = {text: changes_of(text) for text in request.what_if}
     _check(request)
@@ -104,34 +107,33 @@ def command(request: SolveOptions) -> None:
             emit(_workflows(request), request.out)
         return
     inputs.check_pairs(request.rounds)
-    limit = request.time_limit_seconds
+
+    def build(some: inputs.Inputs) -> gp.AllocationProblem:
+        return some.problem(sharing=request.rounds.sharing)
+
     with inputs.warnings_shown():
         policies = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         started = time.perf_counter()
         loaded, new = priced(inputs.load(request), changes, request.price)
         read = time.perf_counter()
-        problem = loaded.problem(sharing=request.rounds.sharing)
+        problem = build(loaded)
         built = time.perf_counter()
         inputs.import_solver(policies)
         seconds = {"read": read - started, "build": built - read, "import": time.perf_counter() - built}
         if request.write_program is not None:
             gp.write_program(problem, request.write_program, policies[0])
-        others = {
-            text: changed(problem, loaded, text, parts, new, sharing=request.rounds.sharing) for text, parts in changes.items()
-        }
-        solvers = [gp.Solver(each, merge_tolerance=request.merge_tolerance, time_limit_seconds=limit) for each in policies]
-        results = [_result(request, loaded, problem, solver, seconds, others) for solver in solvers]
+        if request.services is not None:
+            results = [_beside_services(request, loaded, each, changes, new, seconds) for each in policies]
+            loaded = rest_of(loaded, results[0].plan)
+        else:
+            others = {text: changed(problem, loaded, text, parts, new, build) for text, parts in changes.items()}
+            solvers = [_solver(request, each) for each in policies]
+            results = [
+                _result(request, loaded, problem, solver, seconds, {text: (other, solver) for text, other in others.items()})
+                for solver in solvers
+            ]
         if request.html is not None:
-            page.write_page(
-                request.html,
-                replace(loaded, options=request.rounds.changed(time_limit_seconds=limit)),
-                policies[0],
-                results[0].screen(loaded.jobs),
-                results[0].rounds,
-                results[0].comparison,
-                [each.change for each in results[0].what_ifs if each.estimates],
-                request.now,
-            )
+            _write_page(request.html, request, loaded, results[0])
     if request.form == "json":
         emit(json_text(results[0].document if len(results) == 1 else [each.document for each in results]), request.out)
     elif request.form == "csv":
@@ -140,6 +142,17 @@ def command(request: SolveOptions) -> None:
         emit(_report(request, loaded, results), request.out)
     if request.write_program is not None:
         click.echo(f"The program is in {request.write_program}", err=True)
+
+
+def _write_page(path: Path, request: SolveOptions, loaded: inputs.Inputs, result: Result) -> None:
+    estimated = [each.change for each in result.what_ifs if each.estimates]
+    tables = page.PageTables(
+        None if result.plan is None else services_table(result.plan),
+        None if result.comparison is None else page.what_ifs_table(result.comparison, estimated),
+    )
+    options = request.rounds.changed(time_limit_seconds=request.time_limit_seconds)
+    shown = replace(loaded, options=options), result.policy, result.screen(loaded.jobs), result.rounds
+    page.write_page(path, *shown, tables, request.now)
 
 
 ALLOCATION_ONLY = (
@@ -226,9 +239,9 @@ def _check(request: SolveOptions) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """The allocation of one policy, with its first rounds (--rounds) and changed clusters (--what-if)."""
+    """The allocation of one policy, with its first rounds (--rounds), changed clusters (--what-if) and services (--services)."""
 
-    label: str
+    policy: gp.Policy
     problem: gp.AllocationProblem
     allocation: gp.Allocation
     rounds: list[gp.Round]
@@ -238,10 +251,43 @@ class Result:
     sensitivity: gp.Sensitivity | None = None
     comparison: gp.ClusterComparison | None = None
     exceeded: tuple[str, ...] = ()
+    plan: gp.JointPlan | None = None
+
+    @property
+    def label(self) -> str:
+        """The policy with its options."""
+        return self.policy.label
 
     def screen(self, jobs: gp.JobSet) -> allocation_text.Screen:
         """Return what the screens of an allocation show."""
         return allocation_text.Screen(self.label, jobs, self.problem, self.allocation, sum(self.document["seconds"].values()))
+
+
+def _solver(request: SolveOptions, policy: gp.Policy) -> gp.Solver:
+    return gp.Solver(policy, merge_tolerance=request.merge_tolerance, time_limit_seconds=request.time_limit_seconds)
+
+
+def _beside_services(
+    request: SolveOptions,
+    loaded: inputs.Inputs,
+    policy: gp.Policy,
+    changes: Mapping[str, Changes],
+    new: Mapping[str, gp.AcceleratorType],
+    seconds: dict[str, float],
+) -> Result:
+    """Return the answer of a policy beside --services, and for each --what-if that beside its own replicas."""
+    plan = beside_services(request, loaded, policy, time_limit_seconds=request.time_limit_seconds)
+    others: dict[str, tuple[gp.AllocationProblem, gp.Solver]] = {}
+    for text, parts in changes.items():
+        plans = [plan]
+
+        def build(some: inputs.Inputs, plans: list[gp.JointPlan] = plans) -> gp.AllocationProblem:
+            plans.append(beside_services(request, some, policy, time_limit_seconds=request.time_limit_seconds))
+            return plans[-1].problem
+
+        other = changed(plan.problem, loaded, text, parts, new, build)
+        others[text] = other, _solver(request, plans[-1].policy)
+    return _result(request, rest_of(loaded, plan), plan.problem, _solver(request, plan.policy), seconds, others, plan)
 
 
 def _result(
@@ -250,31 +296,33 @@ def _result(
     problem: gp.AllocationProblem,
     solver: gp.Solver,
     seconds: dict[str, float],
-    others: dict[str, gp.AllocationProblem],
+    others: Mapping[str, tuple[gp.AllocationProblem, gp.Solver]],
+    plan: gp.JointPlan | None = None,
 ) -> Result:
-    policy, allocation = solver.policy, solver.solve(problem)
-    document = with_accounts(allocation.to_dict(), allocation)
+    """Return the answer for a problem; others: {--what-if: its problem, and the solver}; plan: with services, which has it."""
+    policy, allocation = solver.policy, solver.solve(problem) if plan is None else plan.training
+    document = with_accounts(allocation.to_dict(), allocation) | services_entry(plan)
     document["seconds"] |= seconds
     document |= loaded.unused | estimates.json_entry(loaded.estimates(problem, allocation))
     document |= {"unknown_gpu_memory": unknown} if (unknown := _unknown_memory(loaded, problem, allocation)) else {}
     found = _sensitivity(request, loaded, policy) if request.sensitivity else None
     document |= {} if found is None else {"sensitivity": found.to_dict()}
     if not request.num_rounds:
-        what_ifs = tuple(WhatIf.solved(change, other, solver, loaded) for change, other in others.items())
+        what_ifs = tuple(WhatIf.solved(change, *other, loaded) for change, other in others.items())
         document |= {"rounds": []}
         comparison = compared(problem, allocation, what_ifs, solver)
         if comparison is not None:
             document |= {"what_if": [each.to_dict(allocation) for each in what_ifs], "comparison": comparison.to_dict()}
             for each, level in zip((document, *document["what_if"]), comparison.next_levels, strict=False):
                 each["next_level"] = level.value
-        return Result(policy.label, problem, allocation, [], None, document, what_ifs, found, comparison)
+        return Result(policy, problem, allocation, [], None, document, what_ifs, found, comparison, plan=plan)
     scheduler, rounds = run_rounds(
         loaded, policy, request.num_rounds, request.rounds.changed(time_limit_seconds=request.time_limit_seconds)
     )
     delivery = scheduler.delivery()
     document |= {"rounds": [round_.to_dict() for round_ in rounds], "delivery": delivery.to_dict()}
     document |= {"limit_rounds": limits} if (limits := scheduler.limit_rounds) else {}
-    return Result(policy.label, problem, allocation, rounds, delivery, document, (), found, exceeded=scheduler.exceeded_notes)
+    return Result(policy, problem, allocation, rounds, delivery, document, (), found, None, scheduler.exceeded_notes, plan)
 
 
 def _unknown_memory(loaded: inputs.Inputs, problem: gp.AllocationProblem, allocation: gp.Allocation) -> list[dict[str, Any]]:
@@ -332,6 +380,8 @@ def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result])
     for screen in screens if len(results) > 1 and request.by == "tenant" else ():
         parts.append(f"Under {screen.label}\n" + allocation_text.by_text(screen, "tenant", wide=request.wide))
     for result in results if len(results) > 1 else ():
+        if result.plan is not None:
+            parts += [f"Under {result.label}\n" + "\n".join(services_text(result.plan, wide=request.wide))]
         if result.delivery is not None:
             parts += [
                 f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, "all nodes: --all", details=request.all_jobs)
@@ -379,6 +429,8 @@ def _answer(request: SolveOptions, loaded: inputs.Inputs, result: Result, screen
         parts.append(allocation_text.by_text(screen, request.by, wide=wide))
     elif request.by is None and not result.what_ifs:
         parts.append(allocation_text.jobs_text(screen, None if request.all_jobs else request.top or TOP, wide=wide))
+    if result.plan is not None:
+        parts.extend(services_text(result.plan, wide=wide))
     if result.delivery is not None:
         details = request.all_jobs or request.by == "node"
         parts.append(rounds_text(loaded.cluster, result.rounds, "all nodes: --by node", details=details))

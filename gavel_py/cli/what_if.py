@@ -6,7 +6,7 @@ The normalisers are those of the unchanged cluster in all allocations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -121,11 +121,11 @@ def changed(
     text: str,
     changes: Changes,
     new: Mapping[str, gp.AcceleratorType],
-    **options: Any,
+    build: Callable[[Inputs], gp.AllocationProblem],
 ) -> gp.AllocationProblem:
     """Return the problem of a changed cluster, with the same normalisers.
 
-    text: the --what-if; new: from `priced`; options: arguments of `Inputs.problem`.
+    text: the --what-if; new: from `priced`; build: returns the problem of inputs with another cluster.
     """
     here = loaded.cluster
     types = {each.name: each for each in (*here.accelerator_types, *new.values())}
@@ -136,7 +136,7 @@ def changed(
     added = {each.accelerator for each in named if isinstance(each, gp.GpuChange)} & new.keys()
     cluster = gp.Cluster(here.nodes, [*here.accelerator_types, *(new[name] for name in new if name in added)])
     with in_what_if(text):
-        return gp.changed_problem(problem, cluster, named, lambda each: replace(loaded, cluster=each).problem(**options))
+        return gp.changed_problem(problem, cluster, named, lambda each: build(replace(loaded, cluster=each)))
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,7 @@ def test_commands_with_estimates_also_extrapolate(gavel: Gavel, command: tuple[s
 def test_training_jobs_beside_services_have_estimates(gavel: Gavel) -> None:
     written("llms.yaml", "services:\n  - {name: chat, model: LLaMA v3.1 8B, rate: 5, mix: {128/128: 1}}\n")
     place = ("serve", "plan", "llms.yaml", "-c", f"{CLUSTER},h100:1", "--seeds", "0")
-    training = ("--training", "jobs.csv", "--training-profile", "mine.csv")
+    training = ("--training", "jobs.csv", "--profile", "mine.csv")
     assert "has no throughput of" in gavel(*place, *training).err
     assert gavel(*place, *training, "--estimate").code == 0
     assert "give --training JOBS with them" in gavel(*place, "--estimate").err

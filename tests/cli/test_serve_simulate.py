@@ -19,7 +19,7 @@ RATES = """model,accelerator,operator_parallel,pipeline_parallel,stage_seconds,m
 bert,v100,1,1,0.148,5.2
 bert,v100,1,2,0.075;0.076,2.6
 """
-PLACE = ["serve", "simulate", "services.yaml", "--profile", "rates.csv", "-c", "v100:2", "--gpu-memory", "v100=13"]
+PLACE = ["serve", "simulate", "services.yaml", "--rates", "rates.csv", "-c", "v100:2", "--gpu-memory", "v100=13"]
 QUICK = ["--search-requests", "500", "--changes", "64", "--seeds", "3"]
 
 
@@ -63,8 +63,8 @@ def test_the_attainment_is_drawn(gavel: Gavel, over: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["services.yaml"], "give --cluster and --profile"),
-        (["services.yaml", "--groups", "g.json", "-c", "v100:2"], "leave out --cluster and --profile"),
+        (["services.yaml"], "give --cluster and --rates"),
+        (["services.yaml", "--groups", "g.json", "-c", "v100:2"], "leave out --cluster and --rates"),
         ([*PLACE[2:], "--plot-over", "cv"], "--plot-over needs --plot"),
         (PLACE[2:-2], "field memory_gb: is required"),
         ([*PLACE[2:-1], "k80=12"], "the cluster has no 'k80', only v100"),

@@ -15,6 +15,6 @@ def command() -> None:
 
     \b
     gavel serve plan services.yaml --cluster cluster.yaml
-    gavel serve simulate services.yaml --profile rates.csv --cluster cluster.yaml
+    gavel serve simulate services.yaml --rates rates.csv --cluster cluster.yaml
     gavel serve simulate services.yaml --groups placement.json --trace requests.csv
     """

@@ -15,23 +15,26 @@ from gavel_py.cli.inputs import (
     FILE,
     INPUT,
     INPUT_OR_TEXT,
+    ONE_POLICY,
+    PROFILE,
     SECONDS,
     SEED,
     Command,
     Duration,
     Output,
     argument,
-    assignments,
     cluster_from,
     detailed,
     find_profile,
     main_option,
     option,
+    policies_of,
     takes_options,
     warnings_shown,
 )
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number
-from gavel_py.cli.serve.simulate import serving_profile, share_text
+from gavel_py.cli.serve.simulate import share_text
+from gavel_py.cli.services import FLOOR, RATES, numbers_of, replica_text, serving_profile, with_rates
 from gavel_py.cli.tables import table_text, wrapped
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import together
@@ -50,14 +53,7 @@ class ServePlanOptions(Output):
     cluster: str = main_option(
         "Input", "-c", type=INPUT_OR_TEXT, required=True, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
     )
-    profile: str = main_option(
-        "Input",
-        type=INPUT_OR_TEXT,
-        default="trtllm",
-        show_default=True,
-        metavar="NAME|FILE",
-        help="Rates of replicas: a CSV or YAML file, or a built-in profile.",
-    )
+    rates: str = main_option("Input", **RATES)
     objective: Literal["max_min", "weighted_rate", "min_cost"] = main_option(
         "Policy", default="max_min", show_default=True, help="Objective of the plan."
     )
@@ -75,14 +71,14 @@ class ServePlanOptions(Output):
     training: Path | None = option(
         "Training jobs", type=INPUT, metavar="JOBS", help="Training jobs for the remaining GPUs; replicas get prices."
     )
-    throughputs: str | None = option(
-        "Training jobs", "--training-profile", type=INPUT_OR_TEXT, metavar="NAME|FILE", help="Profile of these jobs [gavel-osdi20]."
-    )
+    profile: str | None = option("Training jobs", **PROFILE, help="Speeds of these jobs by job type [gavel-osdi20].")
     estimate: str | None = option("Training jobs", **estimates.ESTIMATE)
     confidence: estimates.Confidence = option("Training jobs", **estimates.CONFIDENCE)
     extrapolate: bool = option("Training jobs", **estimates.EXTRAPOLATE)
-    policy: str = option(
-        "Training jobs", "-p", default="max_min_fairness", show_default=True, metavar="NAME", help="Policy of these jobs."
+    policy_specs: tuple[str, ...] = option("Training jobs", "--policy", "-p", **ONE_POLICY)
+    settings: tuple[str, ...] = option("Training jobs", "--set", metavar="OPTION=VALUE", help="Set an option of the policy.")
+    constraint_files: tuple[Path, ...] = option(
+        "Training jobs", "--constraints", type=INPUT, metavar="FILE", help="YAML or JSON file of constraints on the policy."
     )
     intervals: int | None = main_option(
         "Policy",
@@ -122,7 +118,7 @@ def command(request: ServePlanOptions) -> None:
 
     \b
     gavel serve plan services.yaml -c cluster.yaml
-    gavel serve plan services.yaml -c h100:16,l40s:32 --profile rates.csv --floor chat=0.9 --quota research=8
+    gavel serve plan services.yaml -c h100:16,l40s:32 --rates rates.csv --floor chat=0.9 --quota research=8
     gavel serve plan services.yaml -c h100:16 --intervals 24 --load-seconds 60 --plot gpus.svg
     """
     _check(request)
@@ -131,8 +127,8 @@ def command(request: ServePlanOptions) -> None:
             services = attempt(lambda: gp.read_services(request.services_file))
             named = attempt(lambda: cluster_from(request.cluster, request.renames))
             cluster = attempt(lambda: detailed(named, request.price, "--price", "TYPE=PRICE", "price_per_hour"))
-            profile = attempt(lambda: serving_profile(request.profile))
-        profile = _with_rates(services, profile)
+            profile = attempt(lambda: serving_profile(request.rates))
+        profile = with_rates(services, profile)
         if request.intervals is not None:
             traces = _traces(request, services)
             schedule = _schedule(request, services, cluster, profile, traces)
@@ -143,12 +139,6 @@ def command(request: ServePlanOptions) -> None:
             scaled = [each.model_copy(update={"rate": each.rate * request.times}) if each.rate else each for each in services]
             plan = _plan(request, scaled, cluster, profile)
             _emit_plan(request, plan, gp.replayed_plan(plan, seed=request.seed, traces=request.seeds) if request.seeds else None)
-
-
-def _with_rates(services: tuple[gp.Service, ...], profile: gp.ServingProfile) -> gp.ServingProfile:
-    """Return the profile with simulated rates, if it has stage times without rates."""
-    has_times_only = any(row.requests_per_second is None for row in profile.rows)
-    return gp.simulated_rates(services, profile) if has_times_only else profile
 
 
 def _check(request: ServePlanOptions) -> None:
@@ -173,32 +163,27 @@ def _check(request: ServePlanOptions) -> None:
         gp.check_plot(request.plot)
 
 
-def _numbers(texts: tuple[str, ...], name: str, form: str) -> dict[str, float]:
-    typed = assignments(texts, name, form)
-    found = {key: estimates.number_in(value) for key, value in typed.items()}
-    refuse(*((found[key] is None, f"{name} {key}={value}: {value!r} is not a decimal number") for key, value in typed.items()))
-    return {key: value for key, value in found.items() if value is not None}
-
-
 def _plan(request: ServePlanOptions, services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> gp.ServingPlan:
     plan = gp.plan_serving(
         services,
         cluster,
         profile,
         request.objective,
-        floors=_numbers(request.floor, "--floor", "SERVICE=T"),
+        floors=numbers_of(request.floor, *FLOOR),
         budget_per_hour=request.budget,
-        quotas=_numbers(request.quota, "--quota", "TENANT=GPUS"),
+        quotas=numbers_of(request.quota, "--quota", "TENANT=GPUS"),
         time_limit_seconds=request.time_limit_seconds,
     )
     plan.verify()
     if request.training is None:
         return plan
-    jobs, measured = gp.JobSet.from_file(request.training), find_profile(request.throughputs, None)
+    jobs, measured = gp.JobSet.from_file(request.training), find_profile(request.profile, None)
     speeds = estimates.with_estimates(measured, request.estimate, request.confidence)
     speeds = estimates.with_gangs(speeds, jobs) if request.extrapolate else speeds
     known = cluster.known_to(speeds, allow_unknown_types=True)
-    return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), request.policy)
+    policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
+    refuse((others, "the training jobs have one --policy"))
+    return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), policy)
 
 
 def _traces(request: ServePlanOptions, services: tuple[gp.Service, ...]) -> dict[str, gp.RequestTrace]:
@@ -227,7 +212,7 @@ def _schedule(
         curve,
         interval_seconds=seconds,
         load_seconds=request.load_seconds,
-        quotas=_numbers(request.quota, "--quota", "TENANT=GPUS"),
+        quotas=numbers_of(request.quota, "--quota", "TENANT=GPUS"),
         compare=True,
         time_limit_seconds=request.time_limit_seconds or 60.0,
     )
@@ -269,7 +254,9 @@ def _plan_texts(plan: gp.ServingPlan, replay: gp.PlanReplay | None) -> Iterator[
         else f" The GPUs in use cost {number(plan.price_per_hour)} per hour."
     )
     yield wrapped([f"{MEANING[plan.objective]} {number(plan.value)}, {state}.{price}"], indent="")
-    rows = [[row["service"], _replica(row), str(row["replicas"]), str(row["num_gpus"] * row["replicas"])] for row in plan.replicas]
+    rows = [
+        [row["service"], replica_text(row), str(row["replicas"]), str(row["num_gpus"] * row["replicas"])] for row in plan.replicas
+    ]
     titles = ["service", "replica", "replicas", "GPUs"]
     if replay is not None:
         titles, rows = [*titles, "in use"], [[*row, f"{part:.0%}"] for row, part in zip(rows, replay.utilization, strict=True)]
@@ -302,11 +289,6 @@ def _replay_texts(replay: gp.PlanReplay) -> Iterator[str]:
             "do not reflect. Add replicas (min_replicas) or lower rate_factor."
         )
     yield wrapped(sentences, indent="")
-
-
-def _replica(row: Mapping[str, Any]) -> str:
-    stages = f" in {row['pipeline_parallel']} stages" if row["pipeline_parallel"] > 1 else ""
-    return f"{row['num_gpus']} {row['accelerator']}{stages}"
 
 
 def _schedule_texts(schedule: gp.ServingSchedule, replay: gp.PlanReplay | None) -> Iterator[str]:

@@ -26,11 +26,10 @@ from gavel_py.cli.inputs import (
     takes_options,
 )
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number
+from gavel_py.cli.services import serving_profile
 from gavel_py.cli.tables import Column, table_text, wrapped
 from gavel_py.cli.usage import refuse
 from gavel_py.errors import together
-
-PROFILE_FILES = (".csv", ".yaml", ".yml", ".json")
 
 MAX_SERVICES = 6
 """Maximum number of services listed for a group; the JSON output has all of them."""
@@ -44,7 +43,7 @@ class ServeSimulateOptions(Output):
     cluster: str | None = main_option(
         "Input", "-c", type=INPUT_OR_TEXT, metavar="FILE|SPEC", help="Cluster file, or GPUs as in v100:16,p100:8/4."
     )
-    profile: str | None = main_option(
+    rates: str | None = main_option(
         "Input",
         type=INPUT_OR_TEXT,
         metavar="FILE",
@@ -110,7 +109,7 @@ def command(request: ServeSimulateOptions) -> None:
     within the SLO.
 
     \b
-    gavel serve simulate services.yaml --profile rates.csv --cluster cluster.yaml --json --out placement.json
+    gavel serve simulate services.yaml --rates rates.csv --cluster cluster.yaml --json --out placement.json
     gavel serve simulate services.yaml --groups placement.json --plot attainment.svg --plot-over cv
     """
     _check(request)
@@ -130,13 +129,13 @@ def command(request: ServeSimulateOptions) -> None:
 
 
 def _check(request: ServeSimulateOptions) -> None:
-    given = [each is not None for each in (request.cluster, request.profile)]
+    given = [each is not None for each in (request.cluster, request.rates)]
     refuse(
         (
             request.groups is None and not all(given),
-            "give --cluster and --profile to place the models, or --groups with a placement",
+            "give --cluster and --rates to place the models, or --groups with a placement",
         ),
-        (request.groups is not None and any(given), "--groups has the groups already; leave out --cluster and --profile"),
+        (request.groups is not None and any(given), "--groups has the groups already; leave out --cluster and --rates"),
         (request.plot_over is not None and request.plot is None, "--plot-over needs --plot"),
     )
     if request.plot is not None:
@@ -153,7 +152,7 @@ def _placement(request: ServeSimulateOptions) -> gp.ModelPlacement:
         services = attempt(lambda: gp.read_services(request.services_file))
         named = attempt(lambda: cluster_from(str(request.cluster), request.renames))
         cluster = attempt(lambda: detailed(named, request.gpu_memory, "--gpu-memory", "TYPE=GB", "memory_gb"))
-        profile = attempt(lambda: serving_profile(str(request.profile)))
+        profile = attempt(lambda: serving_profile(str(request.rates)))
     return gp.place_models(
         services,
         cluster,
@@ -162,12 +161,6 @@ def _placement(request: ServeSimulateOptions) -> gp.ModelPlacement:
         test_seeds=request.seeds,
         **{name: getattr(request, name) for name in ("seed", "search_requests", "changes")},
     )
-
-
-def serving_profile(name: str) -> gp.ServingProfile:
-    """Return the rates in a file or of a built-in profile."""
-    is_file = Path(name).suffix.lower() in PROFILE_FILES
-    return gp.ServingProfile.from_file(name) if is_file else gp.ServingProfile.builtin(name)
 
 
 def _replayed(placement: gp.ModelPlacement, file: Path) -> gp.RequestResult:

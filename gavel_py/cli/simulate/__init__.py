@@ -29,9 +29,8 @@ from gavel_py.errors import GavelError, together
 def command(context: click.Context, request: SimulateOptions) -> None:
     """Simulate a trace under one or more policies.
 
-    Shows completion times, queueing, utilisation and cost. TRACE is a file in any format that `gavel trace formats` lists, or "-",
-    standard input. Several --policy are compared; with isolated among them, the finish-time fairness of the others is shown. Ctrl-C
-    ends the simulation and shows the results so far.
+    TRACE is a file in any format that `gavel trace formats` lists, or "-", standard input. Several --policy are compared; with
+    isolated among them, the finish-time fairness of the others is shown. Ctrl-C ends the simulation and shows the results so far.
 
     \b
     gavel simulate jobs.csv -c v100:16,p100:8/4 -p max_min_fairness -p fifo -p isolated
@@ -41,8 +40,7 @@ def command(context: click.Context, request: SimulateOptions) -> None:
     _check(request)
     check_mechanism(str(request.rounds.mechanism), request.policy_specs)
     with warnings_shown():
-        policies = policies_of(request.policy_specs, request.settings, request.constraint_files)
-        scenario = load(request)
+        scenario, policies = load(request, policies_of(request.policy_specs, request.settings, request.constraint_files))
         path = request.continue_from
         saved = None if path is None else runner.saved_note(path, request, policies)
         state_file = runner.StateFile(request, policies)

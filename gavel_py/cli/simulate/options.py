@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from gavel_py.cli.inputs import (
     TRACE,
     Common,
     Duration,
-    Output,
+    Inputs,
     argument,
     check_pairs,
     cluster_of,
@@ -39,6 +40,7 @@ from gavel_py.cli.inputs import (
     profile_of,
     unless_swapped,
 )
+from gavel_py.cli.services import MOST_JOBS, ServicesOptions, beside_trace, rest_of
 from gavel_py.cli.simulate import learning
 from gavel_py.cli.trace.files import TraceInput
 from gavel_py.cli.usage import check_value, refuse
@@ -189,7 +191,7 @@ READ_HERE = ("job_failures", "checkpoint_seconds", "measure_jobs")
 
 
 @dataclass(frozen=True)
-class SimulateOptions(Output, ScenarioOptions):
+class SimulateOptions(ServicesOptions, ScenarioOptions):
     """All options, as typed. Fields of the last base class come first, in --help too."""
 
     learn: estimated.Explore | None = option("What if", **estimated.learn_option(LEARN))
@@ -203,9 +205,7 @@ class SimulateOptions(Output, ScenarioOptions):
     tenants_out: Path | None = option(
         "Output", type=FILE, metavar="FILE", help="Write a line for each tenant to this .csv or .parquet file."
     )
-    run_out: Path | None = main_option(
-        "Output", type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report."
-    )
+    run_out: Path | None = option("Output", type=FILE, metavar="FILE", help="Write the run to this .json file, for gavel report.")
     save_state: Path | None = option(
         "Run", type=OutputFile(after="--continue"), metavar="FILE", help="Save the state to this file at intervals, and on Ctrl-C."
     )
@@ -227,6 +227,8 @@ class Scenario:
     maintenance: Sequence[gp.NodeWindow]
     start: gp.ThroughputProfile | None = None
     """The profile from which learners start; None without --learn."""
+    services: gp.JointPlan | None = None
+    """The replicas of --services, whose GPUs `cluster` lacks; None without them."""
 
     def trace_of(self, elastic: bool | None) -> gp.Trace:
         """Return the trace with all jobs elastic (True) or with fixed gangs (False); None leaves it unchanged."""
@@ -241,8 +243,11 @@ class Scenario:
         return self.profile.estimates_of([each.job for each in self.trace], self.cluster.accelerator_names)
 
 
-def load(request: SimulateOptions) -> Scenario:
-    """Read and validate all inputs. Raises one `InputError` with the faults of all files."""
+def load(request: SimulateOptions, policies: Sequence[gp.Policy]) -> tuple[Scenario, Sequence[gp.Policy]]:
+    """Read and validate all inputs, and return the scenario and the policies on it.
+
+    Raises one `InputError` with the faults of all files.
+    """
     failures = failures_of(request.node_mtbf, request.node_repair)
     check_pairs(request.rounds)
     with unless_swapped(request.trace_file, request.cluster), together() as attempt:
@@ -270,7 +275,10 @@ def load(request: SimulateOptions) -> Scenario:
                 attempt(partial(_check_gangs, both, elastic))
     _warn(trace, request)
     start = learning.initial_profile(request, request.learn, request.known, request.simulation.seed, profile)
-    return Scenario(trace, cluster, profile, failures, windows, start)
+    jobs = gp.JobSet(each.job for each in islice(trace, MOST_JOBS))
+    here = Inputs(jobs, cluster, profile, request.rounds)
+    plan, policies = beside_trace(request, here, policies)
+    return Scenario(trace, rest_of(here, plan).cluster, profile, failures, windows, start, plan), policies
 
 
 def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: SimulateOptions) -> tuple[gp.Trace, gp.Profile]:

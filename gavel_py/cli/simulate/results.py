@@ -17,6 +17,7 @@ from gavel_py.cli.accounting import MAX_TENANTS, has_prices, tenants_table
 from gavel_py.cli.estimates import count_text, json_entry
 from gavel_py.cli.inputs import DECLARED, DEFAULT_MECHANISM, DIRECT
 from gavel_py.cli.output import csv_text, gang_text, json_text, metric_row, number, time_text, unit_of, unused_text
+from gavel_py.cli.services import held_line, services_entry
 from gavel_py.cli.simulate.learning import SimulationCase
 from gavel_py.cli.simulate.options import READ_HERE, Scenario, SimulateOptions
 from gavel_py.cli.tables import table_text, wrapped
@@ -146,7 +147,7 @@ def text_of(scenario: Scenario, results: Sequence[PolicyResult], not_run: Sequen
         rows = _rows(results, _deadline_count(scenario.trace, results))
         table = tables.comparison_text("Simulation", _columns(results), rows)
         parts += [table + unused_text(scenario.cluster.left_out), *_gangs(results), *_tenants(scenario, results)]
-    notes = [note for each in results for note in _notes(each)]
+    notes = [*filter(None, [held_line(scenario.services)]), *(note for each in results for note in _notes(each))]
     if not_run:
         notes.append(f"Not simulated: {', '.join(policy.label for policy in not_run)}.")
     estimated = count_text(scenario.estimates())
@@ -281,7 +282,7 @@ def json_of(
     }
     if unused := {name: count for name, count in scenario.cluster.left_out.items() if count}:
         document["unused_gpus"] = unused
-    return json_text(document | json_entry(scenario.estimates()))
+    return json_text(document | services_entry(scenario.services) | json_entry(scenario.estimates()))
 
 
 def settings_of(request: SimulateOptions) -> dict[str, Any]:
@@ -292,6 +293,7 @@ def settings_of(request: SimulateOptions) -> dict[str, Any]:
         **dict.fromkeys(request.rounds.of_sharing.keys() - request.rounds.model_fields_set),
         **{name: getattr(request.simulation, name) for name in (*DECLARED["simulation"], *READ_HERE)},
         **{name: getattr(request, name) for name in ("until_seconds", "extrapolate")},
+        **({} if request.services is None else {"services": str(request.services), "floors": request.floor}),
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
