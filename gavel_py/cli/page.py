@@ -19,10 +19,11 @@ from gavel_py.cli.what_if import measure_cells
 
 
 class PageTables(NamedTuple):
-    """Tables of a page that only some answers have: services beside training jobs, and other clusters."""
+    """Parts of a page that only some answers have: services beside training jobs, sentences on them, and other clusters."""
 
     services: gp.PageTable | None = None
     what_ifs: gp.PageTable | None = None
+    facts: Sequence[str] = ()
 
 
 def write_page(
@@ -39,7 +40,7 @@ def write_page(
     rounds: those of --rounds; without them, the page has as many as `gavel rounds`; now: the time of --now, by default the clock.
     """
     rounds = rounds or run_rounds(loaded, policy, ROUNDS, loaded.options)[1]
-    facts, drawn = list(_facts(loaded, screen, now or datetime.now().astimezone())), ""
+    facts, drawn = [*_facts(loaded, screen, now or datetime.now().astimezone()), *tables.facts], ""
     try:
         drawn = _drawn(loaded, screen, rounds)
     except gp.InputError as error:

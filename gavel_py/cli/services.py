@@ -132,16 +132,21 @@ def replica_text(row: Mapping[str, Any]) -> str:
 
 def services_text(plan: gp.JointPlan, *, wide: bool = False) -> Iterator[str]:
     """Yield what the services get, what the tenants have of both kinds, and what the replicas cost the training jobs."""
+    yield wrapped([verdict(plan)], indent="")
+    yield columns_text(TITLE, _replicas(plan), wide=wide)
+    yield from _tenants(plan, wide=wide)
+    yield _costs(plan, wide=wide)
+
+
+def verdict(plan: gp.JointPlan) -> str:
+    """Return sentences on what the services get, and whether other replicas would leave the training jobs more."""
     least = f"{min(plan.serving.served.values()):.1%}"
     text = "all of their demand is served" if least == "100.0%" else f"at least {least} of the demand of each is served"
     proof = "no other replicas leave the training jobs more, proven"
     proof = proof if plan.status == "optimal" else f"other replicas leave the training jobs at most {plan.gap:.1%} more"
     price = plan.serving.price_per_hour
     cost = f" The GPUs of their replicas cost {money(price)} an hour." if price else ""
-    yield wrapped([f"Services: {text}; {proof}.{cost}"], indent="")
-    yield columns_text(TITLE, _replicas(plan), wide=wide)
-    yield from _tenants(plan, wide=wide)
-    yield _costs(plan, wide=wide)
+    return f"Services: {text}; {proof}.{cost}"
 
 
 TITLE = "Replicas, which training never interrupts"

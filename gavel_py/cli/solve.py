@@ -16,7 +16,7 @@ from gavel_py.cli.accounting import tenants_header, tenants_rows, with_accounts
 from gavel_py.cli.output import counted, csv_text, emit, json_text, number, time_text, unit_of, unused_text
 from gavel_py.cli.rounds import run_rounds
 from gavel_py.cli.rounds_text import delivery_text, rounds_text
-from gavel_py.cli.services import ServicesOptions, beside_services, rest_of, services_entry, services_table, services_text
+from gavel_py.cli.services import ServicesOptions, beside_services, rest_of, services_entry, services_table, services_text, verdict
 from gavel_py.cli.tables import parts_text, table_text
 from gavel_py.cli.usage import refuse
 from gavel_py.cli.what_if import WhatIf, changed, changes_of, compared, priced, what_if_text
@@ -149,6 +149,7 @@ def _write_page(path: Path, request: SolveOptions, loaded: inputs.Inputs, result
     tables = page.PageTables(
         None if result.plan is None else services_table(result.plan),
         None if result.comparison is None else page.what_ifs_table(result.comparison, estimated),
+        [] if result.plan is None else [verdict(result.plan)],
     )
     options = request.rounds.changed(time_limit_seconds=request.time_limit_seconds)
     shown = replace(loaded, options=options), result.policy, result.screen(loaded.jobs), result.rounds

@@ -108,6 +108,7 @@ def test_the_page_has_the_services(gavel: Gavel) -> None:
     page = Path("page.html").read_text(encoding="utf-8")
     assert "Services" in page
     assert "Replicas, which training never interrupts" in page
+    assert "Services: all of their demand is served; no other replicas leave the training jobs more, proven." in page
 
 
 @pytest.mark.parametrize(
