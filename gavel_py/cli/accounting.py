@@ -157,12 +157,14 @@ def met_text(when: str, met: int, due: int, unknown: int, late: Sequence[str]) -
 
 
 def _cost_text(allocation: gp.Allocation, problem: gp.AllocationProblem, found: gp.Forecast) -> str:
-    hour, end = found.total_cost_per_hour, found.total_cost_until_done
+    hour, ends = found.total_cost_per_hour, found.cost_until_done[found.cost_until_done == found.cost_until_done]
     if hour is None:
         used = zip(allocation.accelerator_types, problem.prices_per_hour.tolist(), allocation.utilization.tolist(), strict=True)
         unpriced = [name for name, price, part in used if math.isnan(price) and part > 0]
         return f"Cost of the GPUs in use: unknown, since the price of {listed(unpriced, line_width() // 2)} is."
-    return f"The GPUs in use cost {money(hour)} an hour; until all jobs are done: {money(end)}."
+    jobs = "all jobs" if found.total_cost_until_done is not None else f"the {counted(len(ends), 'job')} with a known end"
+    until = f"until {jobs} are done: {money(float(ends.sum()))}" if len(ends) else "until all jobs are done: unknown"
+    return f"The GPUs in use cost {money(hour)} an hour; {until}."
 
 
 def with_accounts(document: dict[str, Any], allocation: gp.Allocation) -> dict[str, Any]:

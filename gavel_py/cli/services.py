@@ -215,6 +215,4 @@ def _costs(plan: gp.JointPlan, *, wide: bool) -> str:
 
 
 def _part(part: float | None) -> str:
-    if part is None:
-        return "some, from 0"
-    return NONE if f"{abs(part):.1%}" == "0.0%" else f"{part:+.1%}"
+    return "some, from 0" if part is None else NONE if f"{abs(part):.1%}" == "0.0%" else f"{part:+.1%}"

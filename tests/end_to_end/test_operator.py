@@ -100,3 +100,103 @@ def test_question_2_explain_begins_with_the_answer(gavel: Gavel) -> None:
     assert text.startswith(f"{job_id} misses its deadline by {late[job_id]:.3g} h at this speed; {all_met}.")
     (other, *_) = (name for name in late if name != job_id)
     assert gavel("explain", other, *FAILING, *FAIR).out.startswith(f"{other} meets its deadline at this speed; {all_met}.")
+
+
+PRICES = {"h100": 2.9, "a100-80gb": 1.6, "l40s": 0.9}
+GPUS = {"h100": 48, "a100-80gb": 64, "l40s": 40}
+
+
+def gpus_of(document: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return {job: {accelerator: GPUs on average}}, from the time fractions and the file of jobs."""
+    file = jobs()
+    return {
+        answer["job_id"]: {name: int(file[answer["job_id"]]["num_gpus"]) * part for name, part in answer["time_fractions"].items()}
+        for answer in document["jobs"]
+    }
+
+
+def of_teams(document: dict[str, Any], worth: dict[str, float]) -> dict[str, float]:
+    """Return {team: Σ of the worth of the GPUs that its jobs have}."""
+    file, found = jobs(), dict[str, float]()
+    for job_id, gpus in gpus_of(document).items():
+        team = file[job_id]["tenant"]
+        found[team] = found.get(team, 0.0) + sum(worth[name] * count for name, count in gpus.items())
+    return found
+
+
+def test_question_1_who_gets_what_and_why(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *WHOLE, *FAIR, "--json").out)
+    have = of_teams(document, dict.fromkeys(GPUS, 1.0))
+    shares = {"research": 50, "product": 30, "platform": 20}
+    named = ", ".join(f"{team} {have[team] / 152:.1%} ({shares[team]}.0%)" for team in shares)
+    assert f"Tenants' GPUs (share): {named}" in gavel("solve", *WHOLE, *FAIR).out
+    used = {name: sum(gpus[name] for gpus in gpus_of(document).values()) for name in GPUS}
+    full = [f"{GPUS[name]} GPUs of type {name}" for name in GPUS if used[name] >= GPUS[name] * (1 - 1e-6)]
+    assert full
+    worst = min(document["jobs"], key=lambda job: job["vs_fair_share"])
+    text = gavel("explain", worst["job_id"], *WHOLE, *FAIR).out
+    assert f"All {' and '.join(full)} are in use" in text
+    assert f"gets {100 * worst['vs_fair_share']:.3g} % of its fair share" in text
+
+
+def test_question_3_what_it_costs_per_hour_per_team_and_until_done(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *WHOLE, *FAIR, "--json").out)
+    costs, file, speeds = of_teams(document, PRICES), jobs(), speeds_of(document)
+    assert {each["tenant"]: each["cost_per_hour"] for each in document["tenants"]} == pytest.approx(costs)
+    until, ends = 0.0, 0
+    for answer in document["jobs"]:
+        job = file[answer["job_id"]]
+        if job["total_steps"]:
+            own = {name: speeds.get((job["job_type"], int(job["num_gpus"]), name)) for name in GPUS}
+            rate = sum(part * (own[name] or 0.0) for name, part in answer["time_fractions"].items())
+            price = sum(PRICES[name] * count for name, count in gpus_of(document)[answer["job_id"]].items())
+            until, ends = until + price * float(job["total_steps"]) / rate / 3600, ends + 1
+    said = (
+        f"The GPUs in use cost {sum(costs.values()):,.2f} an hour; until the {ends} jobs with a known end are done: {until:,.2f}."
+    )
+    text = gavel("solve", *WHOLE, *FAIR, "--by", "tenant").out
+    assert said in text
+    for team, cost in costs.items():
+        assert f" {cost:.2f} " in next(line for line in text.splitlines() if line.startswith(f"  {team}"))
+
+
+def test_question_6_why_a_job_waits_and_until_when(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *WHOLE, *FAIR, "--json").out)
+    waits = {answer["job_id"]: 1 - sum(answer["time_fractions"].values()) for answer in document["jobs"]}
+    job_id = max((each for each in waits if jobs()[each]["total_steps"]), key=waits.__getitem__)
+    answer = next(each for each in document["jobs"] if each["job_id"] == job_id)
+    job, speeds = jobs()[job_id], speeds_of(document)
+    rate = sum(
+        part * speeds.get((job["job_type"], int(job["num_gpus"]), name), 0.0) for name, part in answer["time_fractions"].items()
+    )
+    text = gavel("explain", job_id, *WHOLE, *FAIR).out
+    assert f"{waits[job_id]:.1%} waiting" in text
+    assert f"At this speed it ends in {float(job['total_steps']) / rate / 3600:.3g} hours" in text
+    holders = {each for each, gpus in gpus_of(document).items() if each != job_id and sum(gpus.values()) > 1}
+    table = text.split("Jobs that hold GPUs that it could use")[1].splitlines()[2:5]
+    assert {line.split()[0] for line in table} <= holders
+
+
+def test_question_7_a_page_for_the_boss(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *WHOLE, *FAIR, "--json").out)
+    given = (*WHOLE, *FAIR, "--services", str(FILES / "services.yaml"), "--what-if", "down:h100-0+h100-3", "--html", "page.html")
+    gavel("solve", *given)
+    page = Path("page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    late = [hours for hours in late_hours(document).values() if hours > 1e-6]
+    assert not late
+    assert "all 5 deadlines are met" in page
+    for part in ("research", "product", "platform", "chat", "assistant", "down:h100-0+h100-3", "Rounds", "<svg"):
+        assert part in page
+    assert "<script" not in page
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+
+
+def test_question_8_speeds_of_what_was_never_measured(gavel: Gavel) -> None:
+    document = json.loads(gavel("solve", *WHOLE, "--json").out)
+    with open(FILES / "measured.csv", encoding="utf-8", newline="") as file:
+        measured = {(row["job_type"], int(row["num_gpus"]), row["accelerator"]) for row in csv.DictReader(file)}
+    needed = {(row["job_type"], int(row["num_gpus"]), name) for row in jobs().values() for name in GPUS}
+    estimated = {(row["job_type"], row["num_gpus"], row["accelerator"]): row for row in document["estimates"]}
+    assert needed <= measured | estimated.keys()
+    assert not measured & estimated.keys()
+    assert all(row["low"] < row["median"] < row["high"] for row in estimated.values())
