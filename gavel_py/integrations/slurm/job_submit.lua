@@ -12,6 +12,7 @@ local LEASE = "@LEASE@"
 local REJECT_ODD = @REJECT_ODD@
 local REJECT_UNPLANNED = @REJECT_UNPLANNED@
 local GRACE_SECONDS = 30 -- more than the time between two readings of the driver
+local LOADED, BLIND_SECONDS = os.time(), 90 -- more than the time until the driver notices that slurmctld is back
 local DENIED = slurm.ESLURM_ACCESS_DENIED or 2002 -- "Access/permission denied"
 local UNAVAILABLE = 2014 -- "Requested node configuration is not available"
 local BAD_PARTITION = 2000 -- "Invalid partition name specified"
@@ -96,20 +97,32 @@ local function seconds_of(comment)
    return tonumber(string.match(comment, "lease=(%d+)")) or 600
 end
 
--- Makes a job wait for the lease, besides what its user wants it to wait for. Slurm does not combine dependencies joined by ? with
--- others: such a job begins later, and the driver postpones it until one of its dependencies is fulfilled. Returns what to note.
-local function bind(job, lease, comment)
-   local own = job.dependency or ""
-   if string.find(own, "?", 1, true) == nil then
-      job.dependency = (own == "" and "" or own .. ",") .. "afterany:" .. lease
-      return ""
-   end
-   local begin, from = job.begin_time or 0, os.time() + seconds_of(comment)
+-- Whether Slurm may have a lease that it does not show yet: with slurmdbd, it lists its jobs before it has read them from its state,
+-- and lists them again only once a job changes in a later second.
+local function is_blind()
+   return next(slurm.jobs or {}) == nil and os.time() < LOADED + BLIND_SECONDS
+end
+
+-- Lets a job begin later, by when the driver has made it wait for the lease. Returns what to note, so that the driver restores its
+-- begin.
+local function postpone(job, seconds)
+   local begin, from = job.begin_time or 0, os.time() + seconds
    if begin >= from then
       return ""
    end
    job.begin_time = from
    return ";begin=" .. string.format("%d", begin)
+end
+
+-- Makes a job wait for the lease, besides what its user wants it to wait for. Slurm does not combine dependencies joined by ? with
+-- others: such a job begins later, and the driver postpones it until one of its dependencies is fulfilled. Returns what to note.
+local function bind(job, lease, comment)
+   local own = job.dependency or ""
+   if string.find(own, "?", 1, true) ~= nil then
+      return postpone(job, seconds_of(comment))
+   end
+   job.dependency = (own == "" and "" or own .. ",") .. "afterany:" .. lease
+   return ""
 end
 
 -- The resources of one partition in the driver's comment; those of all its partitions if it has only one.
@@ -221,7 +234,7 @@ function slurm_job_submit(job, partitions, uid)
    local lease, comment = lease_of(job.partition)
    if lease == nil then
       if all then
-         job.admin_comment = note .. place_of(job)
+         job.admin_comment = note .. (is_blind() and postpone(job, BLIND_SECONDS) or "") .. place_of(job)
       end
       return slurm.SUCCESS
    end
@@ -312,10 +325,13 @@ function slurm_job_modify(job, record, partitions, uid)
       return slurm.SUCCESS
    end
    local lease, comment = lease_of(target)
+   local begin = job.begin_time or 0
    if lease == nil then
+      if is_blind() and (moved or begin ~= 0 or job.dependency ~= nil) then
+         job.begin_time = math.max(begin, os.time() + BLIND_SECONDS)
+      end
       return slurm.SUCCESS
    end
-   local begin = job.begin_time or 0
    if job.dependency ~= nil then
       if string.find(job.dependency, "?", 1, true) ~= nil then
          slurm.log_user("dependencies joined by ? are only possible at submission in partition " .. target)

@@ -35,6 +35,7 @@ class LoopbackCluster:
         self.environment |= {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": settings.release.path}
         self.program = settings.release.program
         self._daemons = daemons
+        self._first: frozenset[int] = frozenset()  # a lease that is none
 
     def run(self, *words: str, user: int | None = None, within: float = GUARD_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands, as another user where one is named (which only root can)."""
@@ -88,7 +89,8 @@ class LoopbackCluster:
 
     def leases(self) -> dict[int, JobSeen]:
         """Return the leases of drivers, including those that have ended."""
-        return leases_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
+        found = leases_of(self.tell("scontrol", "--details", "--oneliner", "show", "jobs"))
+        return {job: each for job, each in found.items() if job not in self._first}
 
     def bound(self) -> set[int]:
         """Return the jobs that wait for a driver."""
@@ -118,8 +120,11 @@ class LoopbackCluster:
             self.start_node(name)
         self.start_controller("-c")
         until(self._all_up, "all nodes to be up")
-        if self.settings.submit_plugin and self.settings.leased:
+        if self.settings.submit_plugin:
             self.take_lease()
+            if not self.settings.leased:  # without any job, the plugin would wait for one to be sure that there is no lease
+                self._first = frozenset(self.leases())
+                self.tell("scancel", *map(str, self._first))
 
     def take_lease(self) -> None:
         """Take a lease as an earlier driver with the state of `driving`, so that jobs wait although no driver runs yet."""

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from tests.slurm.loopback.cluster import LoopbackCluster
+from tests.slurm.loopback.cluster import LoopbackCluster, booted
+from tests.slurm.loopback.configuration import Nodes, Settings
 from tests.slurm.loopback.driving import driving, log_of
 from tests.slurm.loopback.logbook import decisions
-from tests.slurm.loopback.presence import needs_slurm
-from tests.slurm.loopback.scenes import crowd
+from tests.slurm.loopback.presence import needs_accounting, needs_slurm
+from tests.slurm.loopback.scenes import crowd, gang
 from tests.slurm.loopback.submitting import stays
 from tests.slurm.loopback.waiting import until
 
@@ -36,3 +37,20 @@ def test_rounds_continue_when_the_controller_is_back(cluster: LoopbackCluster, h
     assert seen == decisions(log_of(cluster))[-1].targets
     assert set(cluster.jobs()) == set(jobs)
     assert all(stay.done is False for job in jobs for stay in stays(cluster, job))
+
+
+@needs_accounting
+@pytest.mark.every_release
+def test_jobs_wait_for_the_driver_from_the_moment_the_controller_is_back(submit_plugin: str) -> None:
+    """With slurmdbd, Slurm then shows no jobs to the plugin at first, also none that is a lease."""
+    settings = Settings((Nodes("v100", 2),), submit_plugin, accounting=True)
+    with booted(settings) as cluster, driving(cluster, "--round", "600") as driver:
+        driver.rounds(1)
+        driver.process.send_signal(signal.SIGSTOP)
+        cluster.end_controller()
+        cluster.start_controller()
+        jobs = {gang(cluster, "--gpus=1") for _ in range(3)}
+        time.sleep(4)  # Slurm starts jobs every second
+        assert cluster.running() == set()
+        driver.process.send_signal(signal.SIGCONT)
+        driver.until(lambda: cluster.running() == jobs, "the driver to start them")
