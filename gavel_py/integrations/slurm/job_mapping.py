@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +18,7 @@ from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import accepted_counts, is_own_request, offered_counts, request_of
 from gavel_py.integrations.slurm.speeds import Speeds
+from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import EVEN_SPLIT
 from gavel_py.problem.from_jobs import largest_gangs
 from gavel_py.problem.job import Job, Locality
@@ -127,6 +129,7 @@ class TypeMatcher:
     """
 
     def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
+        self._partition, self._nodes = partition, nodes
         self._slurm_names, self._cluster, self._members = partition.slurm_names, partition.cluster, partition.members
         self.accelerators = frozenset(partition.slurm_names)
         self.ahead = partition.ahead
@@ -137,6 +140,13 @@ class TypeMatcher:
         for node in partition.cluster.nodes:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
+
+    @property
+    def there(self) -> TypeMatcher:
+        """The same for the nodes on which Slurm can start jobs now."""
+        away = unresponsive_nodes(self._nodes)
+        usable = [n for n in self._cluster.nodes if n.name not in away and state_of(self._nodes.get(n.name)) is NodeState.UP]
+        return TypeMatcher(replace(self._partition, cluster=Cluster(usable, self._cluster.accelerator_types)), self._nodes)
 
     def candidates(self, job: SlurmJob, partitions: Collection[str], barred: Collection[str] = ()) -> tuple[str, ...]:
         """Return the accelerators in these partitions whose nodes all meet the GPU type and --constraint of a job."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -309,6 +309,15 @@ class Reconciler:
         except InputError as error:
             self._refuse(job.job_id, error, tracked, job)
             return None
+
+    def without_room(self, jobs: Iterable[SlurmJob]) -> Iterator[str]:
+        """Find the managed jobs for which the nodes that are there have no room, so that Slurm could not start them either."""
+        there = self.matcher.there
+        for job in jobs:
+            try:
+                self._scheduler_job(replace(self.state.tracked[job.job_id]), job, there)
+            except InputError:
+                yield job.job_id
 
     def _scheduler_job(self, tracked: Tracked, job: SlurmJob, matcher: job_mapping.TypeMatcher) -> Job:
         return job_mapping.scheduler_job(tracked, job, self._tenant(job), matcher, self.state.speeds, self.settings)
