@@ -318,11 +318,10 @@ class FakeSlurm:
             job.comment = words["Comment"]
             return ""
         if "Priority" in words:
-            assert set(words) == {"Priority"}
+            assert set(words) <= {"Priority", "Dependency", "StartTime"}
             if not job.priority:
                 return f"Job is in held state, pending scheduler release for job {job.number}"
-            job.priority = int(words["Priority"])
-            return ""
+            job.priority = int(words.pop("Priority"))
         if job.state not in ("PENDING", "SPECIAL_EXIT", "COMPLETING"):
             return f"Job is no longer pending execution for job {job.number}"
         if "Dependency" in words:

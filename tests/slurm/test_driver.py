@@ -33,18 +33,14 @@ def test_a_round_starts_jobs_where_it_says(tmp_path: Path, new: bool) -> None:
     assert sorted(applied.started) == ["1", "2"]
     assert {str(j.number): j.held for j in slurm.jobs.values()} == {k: dict(v) for k, v in decided.moves.start.items()}
     # Per GPU, bert gains most from a v100, and the order of the lines is that of the protocol.
-    sent = slurm.sent.index("update JobId=1 Priority=4294967293")
+    sent = slurm.sent.index("update JobId=1 Dependency= Priority=4294967293")
     assert [line.partition(" ReqNodeList=")[0] for line in slurm.sent[sent - 2 : sent]] == [
         "update JobId=1 NumNodes=1-1",
         "update JobId=2 NumNodes=1-1",
     ]
     assert "TresPerJob= Gres=gpu:4 StartTime=now" in slurm.sent[sent - 1], "as its user asked: by node"
     assert "Gres" not in slurm.sent[sent - 2], "Slurm never forgets a request by node"
-    assert slurm.sent[sent + 1 :] == [
-        "update JobId=2 Priority=4294967293",
-        "update JobId=1 Dependency=",
-        "update JobId=2 Dependency=",
-    ]
+    assert slurm.sent[sent + 1 :] == ["update JobId=2 Dependency= Priority=4294967293"]
     assert_sound(slurm)
 
 

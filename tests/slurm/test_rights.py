@@ -130,7 +130,7 @@ def test_denied_starts_of_all_jobs_are_an_error(tmp_path: Path, message: str) ->
 
 def test_a_single_denied_start_is_no_missing_right(tmp_path: Path) -> None:
     slurm = cluster_with(2, 4)
-    slurm.refuses = lambda line: "Unspecified error for job 1" if line == "update JobId=1 Dependency=" else ""
+    slurm.refuses = lambda line: "Unspecified error for job 1" if line.startswith("update JobId=1 Dependency= ") else ""
     with driver(slurm, tmp_path, start_seconds=5.0) as driven:
         _, applied = driven.round()
     assert (applied.errors, applied.started) == (["Unspecified error for job 1"], ["2"])

@@ -197,7 +197,8 @@ class Applier:
         if ready:
             jobs = self.read()
         sent = [job_id for job_id in ready if _is_changed(jobs.get(job_id), start[job_id])]
-        self._scontrol([*priority_lines(sent), *(unbind_line(jobs[job_id]) for job_id in sent)])
+        # To the front of Slurm's queue: it may reserve nodes for a large waiting job, and start nothing that would delay that one.
+        self._scontrol([f"{FREE.bind(jobs[job_id])} Priority={MAX_PRIORITY}" for job_id in sent])
         self.applied.sent += sent
         return jobs
 
@@ -350,14 +351,6 @@ def _per_node(job: SlurmJob, count: int) -> str:
     return f" TresPerJob= Gres={f'gpu:{name}' if name else 'gpu'}:{count}"
 
 
-def priority_lines(job_ids: Iterable[str]) -> list[str]:
-    """Return scontrol commands that move jobs to the front of Slurm's queue.
-
-    Otherwise Slurm may reserve nodes for a large waiting job and start nothing that would delay it.
-    """
-    return [f"update JobId={job_id} Priority={MAX_PRIORITY}" for job_id in job_ids if is_job_id(job_id)]
-
-
 class Term(NamedTuple):
     """What waiting jobs depend on: a job of Slurm, which ends when the driver has been dead for these seconds."""
 
@@ -390,11 +383,6 @@ FREE = Term()
 """Jobs that wait for no driver."""
 
 
-def unbind_line(job: SlurmJob) -> str:
-    """Return the scontrol command that makes a job wait only for what its user wants it to wait for."""
-    return FREE.bind(job)
-
-
 def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partition_nodes: int, lease: Term = FREE) -> list[str]:
     """Return scontrol commands that restore the requests of waiting jobs and make them wait for a lease, or for none any more.
 
@@ -408,7 +396,7 @@ def restore_lines(jobs: Iterable[SlurmJob], known: Mapping[str, Tracked], partit
     unknown = [job for job in jobs if job.job_id not in known and job.required_nodes and has_place(job)]
     updates += [_free_line(job) for job in unknown]
     # Bound first: with another request and nothing to wait for, a job could start before the driver has planned it.
-    bound = [lease.bind(job) for job in jobs]
+    bound = [lease.bind(job) for job in jobs if lease.job_id not in job.leases]
     return [*bound, *updates] if lease.job_id else [*updates, *bound]
 
 
