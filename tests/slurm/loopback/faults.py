@@ -128,10 +128,15 @@ class Play:
     def kill_controller(self) -> None:
         """Slurm itself loses what it has not saved yet, such as jobs that have just been submitted."""
         now = time.time()
-        until(lambda: (self.cluster.folder / "state" / "job_state").stat().st_mtime > now, "Slurm to save its jobs")
+        until(lambda: self._has_saved(now), "Slurm to save its jobs")
         self.cluster.end_controller(signal.SIGKILL)
         self.cluster.start_controller()
         self.goes_on()
+
+    def _has_saved(self, since: float) -> bool:
+        """Return whether Slurm has saved its jobs since then, and all starts: it drains nodes that run jobs it has forgotten."""
+        starts = [each.started + 1 for each in self.cluster.jobs().values() if each.started is not None]
+        return (self.cluster.folder / "state" / "job_state").stat().st_mtime > max([since, *starts])
 
     def drain(self) -> None:
         node = self.draws.choice(self.cluster.settings.node_names)
@@ -178,6 +183,7 @@ class Play:
 
     def set_clock_back(self) -> None:
         """By an hour, for the driver, which goes on, and the next one, which does not begin until the time is right."""
+        self.goes_on()  # so that it has begun
         self._meddler.set_clock_back(3600)
         self.goes_on()
         self.kill()
@@ -189,7 +195,9 @@ class Play:
 
     def count(self, bound: list[int]) -> Toll:
         """Return the toll."""
-        records = [run for run in ended(self.cluster) if run.job in self.jobs]
+        # A Slurm that was killed may have forgotten the end of a run, and records another one.
+        ends = {(run.job, run.begin, run.nodes): run for run in reversed(ended(self.cluster)) if run.job in self.jobs}
+        records = list(ends.values())
         completed = {run.job for run in records if run.state == "COMPLETED"}
         twice = [one.job for one, other in combinations(records, 2) if one.job == other.job and one.overlaps(other)]
         for job in self.jobs:
@@ -214,14 +222,16 @@ class Play:
         return found
 
     def _left(self) -> list[tuple[float, list[str]]]:
-        """Return (time, jobs) where drivers have left jobs to Slurm."""
-        rounds = [(line["seconds"], [*line["give_back"]]) for line in events(log_of(self.cluster), "round") if line["give_back"]]
-        return rounds + [(line["seconds"], [*line["jobs"]]) for line in events(log_of(self.cluster), "let_go")]
+        """Return (time, jobs) where drivers have left jobs to Slurm that it did not start on the selected nodes."""
+        rounds = [(line["seconds"], line["give_back"]) for line in events(log_of(self.cluster), "round")]
+        found = rounds + [(line["seconds"], line["jobs"]) for line in events(log_of(self.cluster), "let_go")]
+        return [(at, [job for job, why in jobs.items() if "did not start" in why]) for at, jobs in found]
 
     def _early(self, records: Sequence[Ended]) -> list[Ended]:
         """Return the runs where no driver has sent the job, that began while there had been a lease for a while.
 
-        A job that the driver has left to Slurm, as while no node responds after a restart of the controller, is no such job.
+        A job that the driver has left to Slurm after failed starts is no such job; one that found no node there, as while none
+        responds after a restart of the controller, is.
         """
         left = self._left()
         told = re.findall(r"^update JobId=(\d+) .*ReqNodeList=(\S+)", self._meddler.told(), re.MULTILINE)
