@@ -215,9 +215,7 @@ def revived(jobs: Mapping[str, SlurmJob], warned: Container[str]) -> Mapping[str
 def time_left(job: SlurmJob, tracked: Tracked) -> int | None:
     """Return the minutes left of a job's time limit, which Slurm restarts at each start; None if the limit need not change."""
     used = int((tracked.running_seconds - tracked.limit_counted_seconds) // 60)
-    if job.time_limit_seconds is None or used < 1:
-        return None
-    return max(1, int(job.time_limit_seconds // 60) - used)
+    return None if job.time_limit_seconds is None or used < 1 else max(1, int(job.time_limit_seconds // 60) - used)
 
 
 MAX_FILL_INTERVAL_SECONDS = 30.0

@@ -191,8 +191,7 @@ class Applier:
         """Set the nodes of jobs, let those go for which Slurm accepts the change, and return the jobs as last read."""
         ready = [job_id for job_id in job_ids if is_as_planned(jobs.get(job_id), self.tracked[job_id])]
         self._scontrol(self._bindings(set(stopped).difference(ready), jobs))
-        start = self.actions.start
-        limits = self.actions.limits
+        start, limits = self.actions.start, self.actions.limits
         self._scontrol([start_line(jobs[i], start[i], self.tracked[i], limits.get(i)) for i in ready])
         if ready:
             jobs = self.read()
@@ -271,9 +270,12 @@ def _is_starting(job: SlurmJob) -> bool:
 
 def _is_changed(job: SlurmJob | None, target: Mapping[str, int]) -> bool:
     """Return whether Slurm has accepted the nodes and no user holds the job; without the nodes, it would start anywhere."""
-    if job is None or set(job.required_nodes) != set(target) or job.is_held:
-        return False
-    return job.nodes == len(target) and job.num_gpus == sum(target.values())
+    return (
+        job is not None
+        and set(job.required_nodes) == set(target)
+        and not job.is_held
+        and (job.nodes, job.num_gpus) == (len(target), sum(target.values()))
+    )
 
 
 def _why_not_started(job: SlurmJob, target: Mapping[str, int]) -> str:

@@ -276,9 +276,8 @@ class SlurmPlanner:
         state.forget_departed()
         state.rounds += 1
         # They wait for the driver until nodes are back; otherwise Slurm would then start all of them in its own order.
-        waiting = [snapshot.jobs[i] for i in begun.excluded if snapshot.jobs[i].phase is Phase.WAITING]
-        kept = leaving.union(self.reconciler.without_room(waiting) if waiting and self.reconciler else ())
-        excluded = {i: why for i, why in begun.excluded.items() if i not in kept} | given_up(scheduler, now)
+        away = self.reconciler.without_room(begun.excluded, snapshot.jobs) if begun.excluded and self.reconciler else set()
+        excluded = {i: why for i, why in begun.excluded.items() if i not in leaving | away} | given_up(scheduler, now)
         self._update_unplanned(picture, excluded)
         unresponsive = job_mapping.unresponsive_nodes(snapshot.nodes)
         actions = actions_for(_targets(begun.assignments), snapshot.jobs, state.steered, unresponsive, excluded, picture.unbound)

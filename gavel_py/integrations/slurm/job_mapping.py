@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,7 +17,6 @@ from gavel_py.integrations.slurm.records import Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.sizes import accepted_counts, is_own_request, offered_counts, request_of
 from gavel_py.integrations.slurm.speeds import Speeds
-from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.eligibility import EVEN_SPLIT
 from gavel_py.problem.from_jobs import largest_gangs
 from gavel_py.problem.job import Job, Locality
@@ -129,8 +127,7 @@ class TypeMatcher:
     """
 
     def __init__(self, partition: Partition, nodes: Mapping[str, SlurmNode]) -> None:
-        self._partition, self._nodes = partition, nodes
-        self._slurm_names, self._cluster, self._members = partition.slurm_names, partition.cluster, partition.members
+        self._partition, self._cluster, self._nodes = partition, partition.cluster, nodes
         self.accelerators = frozenset(partition.slurm_names)
         self.ahead = partition.ahead
         self.group_of = {node.name: node.accelerator for node in partition.cluster.nodes}
@@ -144,15 +141,15 @@ class TypeMatcher:
     @property
     def there(self) -> TypeMatcher:
         """The same for the nodes on which Slurm can start jobs now."""
-        away = unresponsive_nodes(self._nodes)
-        usable = [n for n in self._cluster.nodes if n.name not in away and state_of(self._nodes.get(n.name)) is NodeState.UP]
-        return TypeMatcher(replace(self._partition, cluster=Cluster(usable, self._cluster.accelerator_types)), self._nodes)
+        up = {name for name, node in self._nodes.items() if state_of(node) is NodeState.UP}
+        return TypeMatcher(self._partition.on(up - unresponsive_nodes(self._nodes)), self._nodes)
 
     def candidates(self, job: SlurmJob, partitions: Collection[str], barred: Collection[str] = ()) -> tuple[str, ...]:
         """Return the accelerators in these partitions whose nodes all meet the GPU type and --constraint of a job."""
         (slurm_name,) = job.requested
-        there = [name for name in self._slurm_names if name not in barred and not self._members[name].isdisjoint(partitions)]
-        typed = [name for name in there if not slurm_name or slurm_name in self._slurm_names[name]]
+        names, members = self._partition.slurm_names, self._partition.members
+        there = [name for name in names if name not in barred and not members[name].isdisjoint(partitions)]
+        typed = [name for name in there if not slurm_name or slurm_name in names[name]]
         return tuple(name for name in typed if all(satisfies(each, job.features) for each in self._features.get(name, ())))
 
     def largest_on_node(self, accelerator: str, resources: Resources = NOTHING) -> int:
@@ -307,6 +304,14 @@ def scheduler_job(
         cpus_per_gpu=resources.cpus,
         memory_gb_per_gpu=resources.memory_gb,
     )
+
+
+def has_room(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, speeds: Speeds, settings: SlurmSettings) -> bool:
+    """Return whether a job could run on the nodes of a matcher; `tracked` changes as in `scheduler_job`."""
+    try:
+        return bool(scheduler_job(tracked, job, tracked.tenant, matcher, speeds, settings))
+    except InputError:
+        return False
 
 
 def _resources_per_gpu(tracked: Tracked, job: SlurmJob, matcher: TypeMatcher, accelerators: Iterable[str]) -> Resources:

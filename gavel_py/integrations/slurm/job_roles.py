@@ -246,6 +246,4 @@ def _why_not_managed(job: SlurmJob, now_seconds: float) -> str:
         return f"it waits for another job, {job.dependency}"
     # A requeue sets a start time too, which the driver may change.
     begins = job.eligible_seconds
-    if begins is not None and begins > now_seconds and job.restarts == 0:
-        return "it begins later"
-    return ""
+    return "it begins later" if begins is not None and begins > now_seconds and job.restarts == 0 else ""

@@ -42,6 +42,10 @@ class Partition:
     members: Mapping[str, frozenset[str]]
     ahead: Mapping[str, Reservation] = field(default_factory=dict)
 
+    def on(self, nodes: Collection[str]) -> Partition:
+        """Return the same with these nodes only."""
+        return replace(self, cluster=Cluster((n for n in self.cluster.nodes if n.name in nodes), self.cluster.accelerator_types))
+
     @property
     def types(self) -> dict[str, str]:
         """{node: its GPU type in the profile}."""

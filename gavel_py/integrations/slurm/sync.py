@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gavel_py.errors import InputError
@@ -310,14 +309,15 @@ class Reconciler:
             self._refuse(job.job_id, error, tracked, job)
             return None
 
-    def without_room(self, jobs: Iterable[SlurmJob]) -> Iterator[str]:
-        """Find the managed jobs for which the nodes that are there have no room, so that Slurm could not start them either."""
-        there = self.matcher.there
-        for job in jobs:
-            try:
-                self._scheduler_job(replace(self.state.tracked[job.job_id]), job, there)
-            except InputError:
-                yield job.job_id
+    def without_room(self, job_ids: Iterable[str], jobs: Mapping[str, SlurmJob]) -> set[str]:
+        """Return the waiting jobs for which the nodes that are there have no room, so that Slurm could not start them either."""
+        there, known, speeds = self.matcher.there, self.state.tracked, self.state.speeds
+        return {
+            job_id
+            for job_id in job_ids
+            if jobs[job_id].phase is Phase.WAITING
+            and not job_mapping.has_room(replace(known[job_id]), jobs[job_id], there, speeds, self.settings)
+        }
 
     def _scheduler_job(self, tracked: Tracked, job: SlurmJob, matcher: job_mapping.TypeMatcher) -> Job:
         return job_mapping.scheduler_job(tracked, job, self._tenant(job), matcher, self.state.speeds, self.settings)
@@ -339,10 +339,9 @@ class Reconciler:
         """Leave a job to Slurm, or set it aside if it could run without the division of nodes by reservations."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
-        if tracked is not None and job is not None and self.whole is not None:
-            with suppress(InputError):
-                self._scheduler_job(replace(tracked, barred=[]), job, self.whole)
-                self.roles[job_id] = Eligibility(Role.ASIDE, "it needs nodes of which some will be reserved before others")
+        known = tracked and replace(tracked, barred=[])
+        if known and job and self.whole and job_mapping.has_room(known, job, self.whole, self.state.speeds, self.settings):
+            self.roles[job_id] = Eligibility(Role.ASIDE, "it needs nodes of which some will be reserved before others")
 
     def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
         """Set aside the jobs for which reservations leave no node, and return the effect of reservations on the nodes."""

@@ -202,9 +202,7 @@ def phase_of(states: frozenset[str]) -> Phase:
     for ended, phase in ((SUCCEEDED, Phase.FINISHED), (CANCELLED, Phase.CANCELLED), (UNSUCCESSFUL, Phase.FAILED)):
         if states & ended:
             return phase
-    if states & ENDING:
-        return Phase.STOPPING
-    return Phase.RUNNING if states & ALLOCATED else Phase.WAITING
+    return Phase.STOPPING if states & ENDING else Phase.RUNNING if states & ALLOCATED else Phase.WAITING
 
 
 def _used(entry: Mapping[str, Any]) -> dict[str, NodeUsage]:
