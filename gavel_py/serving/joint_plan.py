@@ -21,7 +21,7 @@ from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.serving.joint_search import JointSearch, Tried, with_gpus
 from gavel_py.serving.market import check_feasible, named_market
-from gavel_py.serving.plan import DEFAULTS, ServingPlan, ServingPlanOptions, stated, type_of
+from gavel_py.serving.plan import DEFAULTS, ServingPlan, ServingPlanOptions, stated, type_of, work_gained
 from gavel_py.serving.replicas import relaxed
 from gavel_py.serving.whole_replicas import GAP, WholePlan, best_level
 
@@ -189,7 +189,6 @@ def _costs(
     serving: ServingPlan, best: Tried, training: Allocation, solved: Callable[[Cluster], Allocation]
 ) -> Iterator[dict[str, Any]]:
     """Yield what training would have with the GPUs of one replica of each row."""
-    now = _work(training)
     for row in serving.replicas:
         name = str(type_of(row))
         free = {node.name: node.num_gpus for node in best.rest.nodes}
@@ -197,20 +196,5 @@ def _costs(
             if (place["service"], place["replica"], place["number"]) == (row["service"], name, 1):
                 free[place["node"]] += place["num_gpus"]
         other = solved(with_gpus(best.rest, free))
-        gained = {tenant: _gain(now[tenant], work) for tenant, work in _work(other).items()}
         objectives = {"objective": training.objective_value, "objective_without_replica": other.objective_value}
-        yield {"service": row["service"], "replica": name, **objectives, "work_gained": gained}
-
-
-def _work(allocation: Allocation) -> dict[str, float]:
-    """Return Σ s_i v_i of the jobs of each tenant."""
-    assert allocation.evidence is not None  # noqa: S101
-    problem, work = allocation.evidence.base, dict[str, float]()
-    for tenant, each in zip(problem.tenants, (problem.num_gpus * allocation.normalized_throughputs).tolist(), strict=True):
-        work[tenant] = work.get(tenant, 0.0) + each
-    return work
-
-
-def _gain(now: float, then: float) -> float | None:
-    """Return the relative gain, None if there was nothing before."""
-    return then / now - 1 if now > 0 else 0.0 if then == now else None
+        yield {"service": row["service"], "replica": name, **objectives, "work_gained": work_gained(training, other)}

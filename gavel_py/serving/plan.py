@@ -66,8 +66,8 @@ class ServingPlan(Tabular):
             divided: one more unit improves its value by at most this price. Whole replicas may gain more or less.
         notes: Assumptions behind the rates, such as factors for an SLO.
         training: The allocation of the training jobs on the remaining GPUs; None without training jobs.
-        replica_prices: How much the objective of the training jobs loses because of one replica, by service and type; empty without
-            training jobs.
+        replica_prices: How much the objective of the training jobs loses because of one replica, by service and type, and the part
+            of its work that each tenant would gain without it; empty without training jobs.
     """
 
     objective: Objective
@@ -135,8 +135,12 @@ class ServingPlan(Tabular):
             lines.append("Whole replicas may gain more or less; to see how much, plan again with one more.")
         lines += [f"{note}." for note in self.notes]
         for row in self.replica_prices:
-            each = f"A replica of {row['service']} on {row['replica']} costs the training jobs {row['price']:.4g}"
-            lines.append(f"{each}: {row['objective_without_replica']:.6g} instead of {row['objective']:.6g}.")
+            price, values = row["price"], f"{row['objective_without_replica']:.6g} instead of {row['objective']:.6g}"
+            costs = f"{price:.4g}: {values}" if price else "nothing"
+            lines.append(f"A replica of {row['service']} on {row['replica']} costs the objective of the training jobs {costs}.")
+            parts = {name: "some" if part is None else f"{part:+.1%}" for name, part in row["work_gained"].items()}
+            gains = ", ".join(f"{name or 'all of it'} {part}" for name, part in parts.items() if part[1:] != "0.0%")
+            lines.append(f"Without it, their work would be more by tenant: {gains}." if gains else "Without it, no tenant gains.")
         return "\n".join(lines)
 
     def to_columns(self) -> dict[str, Array]:
@@ -431,9 +435,31 @@ def beside_training(plan: ServingPlan, training: AllocationProblem, policy: str 
     rows = Rows()
     for row in plan.replicas if allocation.objective_value is not None else ():
         extra = np.array([float(row["num_gpus"]) if name == there[row["accelerator"]] else 0.0 for name in names])
-        without = solver.solve(training.with_capacities(left + extra)).objective_value
+        other = solver.solve(training.with_capacities(left + extra))
+        without = other.objective_value
         assert without is not None and allocation.objective_value is not None  # noqa: S101, PT018
         prices = {"objective": allocation.objective_value, "objective_without_replica": without}
         price = 0.0 if math.isclose(without, allocation.objective_value) else abs(without - allocation.objective_value)
-        rows.append({"service": row["service"], "replica": str(type_of(row)), **type_of(row)._asdict(), **prices, "price": price})
+        kind = {"service": row["service"], "replica": str(type_of(row)), **type_of(row)._asdict()}
+        rows.append({**kind, **prices, "price": price, "work_gained": work_gained(allocation, other)})
     return replace(plan, training=allocation, replica_prices=rows)
+
+
+def _work(allocation: Allocation) -> dict[str, float]:
+    """Return Σ s_i v_i of the jobs of each tenant."""
+    assert allocation.evidence is not None  # noqa: S101
+    problem, work = allocation.evidence.base, dict[str, float]()
+    for tenant, each in zip(problem.tenants, (problem.num_gpus * allocation.normalized_throughputs).tolist(), strict=True):
+        work[tenant] = work.get(tenant, 0.0) + each
+    return work
+
+
+def work_gained(now: Allocation, then: Allocation) -> dict[str, float | None]:
+    """Return the part of its work by which each tenant has more in another allocation of the same jobs; None if it had none."""
+    work = _work(then)
+    return {tenant: _gain(mine, work[tenant]) for tenant, mine in _work(now).items()}
+
+
+def _gain(now: float, then: float) -> float | None:
+    """Return the relative gain, None if there was nothing before."""
+    return then / now - 1 if now > 0 else 0.0 if then == now else None

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -413,17 +412,23 @@ def test_training_jobs_get_the_rest_and_replicas_have_prices(two: Any) -> None:
         more = [gpus + row["num_gpus"] * (row["accelerator"] == name) for gpus, name in zip(left, ("a", "b"), strict=True)]
         without = gp.solve(training.with_capacities(more), "max_total_throughput").objective_value
         assert row["price"] == pytest.approx(without - plan.training.objective_value)
-        assert f"A replica of x on {row['replica']} costs the training jobs" in plan.explain()
+        assert f"A replica of x on {row['replica']} costs the objective of the training jobs" in plan.explain()
 
 
-def test_a_replica_costs_nothing_if_objectives_differ_by_rounding(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = gp.plan_serving(*two)
-    training = gp.AllocationProblem.from_arrays([[1.0, 2.0]], [4, 4], accelerator_types=["a", "b"])
-    solved = lambda _, problem: SimpleNamespace(objective_value=1.64303 + 1e-15 * float(problem.capacities.sum()))  # noqa: E731
-    monkeypatch.setattr(gp.Solver, "solve", solved)
-    found = gp.beside_training(plan, training)
-    assert {row["price"] for row in found.replica_prices} == {0.0}
-    assert "costs the training jobs 0:" in found.explain()
+def test_a_replica_that_costs_the_objective_nothing_may_cost_a_tenant() -> None:
+    rates = gp.ServingProfile("rates", [gp.ServingRate(model="m", accelerator="b", requests_per_second=1.0, condition="offline")])
+    plan = gp.plan_serving([gp.Service("x", model="m", rate=1)], gp.Cluster.from_counts({"b": 4}), rates)
+    kinds: dict[str, Any] = {"accelerator_types": ["a", "b"], "tenants": ["one", *["two"] * 4]}
+    # The job on type a runs all the time and is the slowest one, whatever the four on type b have.
+    found = gp.beside_training(plan, gp.AllocationProblem.from_arrays([[1.0, 0.0], *[[0.0, 1.0]] * 4], [12, 4], **kinds))
+    (row,) = found.replica_prices
+    assert row["price"] == 0
+    assert row["work_gained"] == pytest.approx({"one": 0, "two": 1 / 3})
+    text = found.explain()
+    assert "A replica of x on 1 b costs the objective of the training jobs nothing." in text
+    assert "Without it, their work would be more by tenant: two +33.3%." in text
+    alone = gp.beside_training(plan, gp.AllocationProblem.from_arrays([[1.0, 0.0]], [12, 4], accelerator_types=["a", "b"]))
+    assert "Without it, no tenant gains." in alone.explain()
 
 
 def test_a_plan_is_plain_data(two: Any, tmp_path: Path) -> None:
