@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -136,7 +136,9 @@ class Play:
     def _has_saved(self, since: float) -> bool:
         """Return whether Slurm has saved its jobs since then, and all starts: it drains nodes that run jobs it has forgotten."""
         starts = [each.started + 1 for each in self.cluster.jobs().values() if each.started is not None]
-        return (self.cluster.folder / "state" / "job_state").stat().st_mtime > max([since, *starts])
+        with suppress(FileNotFoundError):  # while Slurm replaces it
+            return (self.cluster.folder / "state" / "job_state").stat().st_mtime > max([since, *starts])
+        return False
 
     def drain(self) -> None:
         node = self.draws.choice(self.cluster.settings.node_names)
