@@ -269,10 +269,9 @@ class DeliveryLedger:
     def forget(self, rows: Sequence[int]) -> None:
         """Drop the accounts of these jobs."""
         known = [row for row in rows if row < len(self.num_gpus) and self.num_gpus.item(row)]
-        if known:
-            for name in ("num_gpus", *self.TABLES):
-                getattr(self, name)[known] = 0.0
-            self.latest_waits[known] = -1
+        for name in ("num_gpus", *self.TABLES):
+            getattr(self, name)[known] = 0.0
+        self.latest_waits[known] = -1
 
     def report(self, rows: Mapping[str, int]) -> DeliveryReport:
         """Return the accounts of these jobs, {job_id: row}, sorted by job_id."""

@@ -730,6 +730,13 @@ class RoundScheduler(OptionAttributes, Synchronized):
         state.ledger.forget(state.table.forget(unique))
         state.colocation_ledger.forget(unique)
 
+    @property
+    @synchronized
+    def forgettable(self) -> list[str]:
+        """Ids of the jobs that `forget` may drop now, in the order in which they left."""
+        is_in_decision = self._state.is_in_decision
+        return [job_id for job_id, row in self._state.table.departed.items() if not is_in_decision[row]]
+
     def _checked(self, jobs: Sequence[Job]) -> dict[str, NDArray[Any]]:
         """Return the requests of jobs. Raises for jobs on which the policy cannot decide, since every later round would fail."""
         planner, state = self._planner, self._state

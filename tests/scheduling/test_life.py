@@ -246,10 +246,12 @@ def test_jobs_that_have_left_can_be_forgotten() -> None:
     made.complete("a")
     made.job_failed("b")
     assert "has left since the last round was decided" in refused(made.forget, "a")
+    assert made.forgettable == []
     assert "is still in the system; complete or cancel it first" in refused(made.forget, "c")
     with pytest.raises(gp.UnknownNameError, match="was never in the system"):
         made.forget("d")
     made.next_round()
+    assert made.forgettable == ["a", "b"]
     made.forget("a", "b")
     report = made.delivery()
     assert (list(report.jobs), report.delivered_gpu_seconds, made.failed) == (["c"], 20, {})

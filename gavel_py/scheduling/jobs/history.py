@@ -71,6 +71,7 @@ class ScheduledJobs(JobTable):
     A job keeps its row from its submission until it is forgotten, even after it has left the system.
 
     Attributes:
+        departed: {job_id: row} of the jobs that have left and are not forgotten, in the order in which they left.
         changed: While tracked (`track`): rows of jobs that have arrived, changed or left since the reader last emptied it.
         progressed: (rows,) while tracked: the jobs in the system whose progress was reported since then.
         has_progress: Whether `progressed` contains any job.
@@ -78,7 +79,7 @@ class ScheduledJobs(JobTable):
 
     def __init__(self) -> None:
         super().__init__(HISTORY_COLUMNS)
-        self._departed: dict[str, int] = {}
+        self.departed: dict[str, int] = {}
         self.changed: set[int] = set()
         self.progressed: Mask = np.zeros(0, dtype=bool)
         self.has_progress = False
@@ -87,24 +88,22 @@ class ScheduledJobs(JobTable):
     @property
     def saved_rows(self) -> Indices:
         """(N,) the rows in the order in which they are saved: the jobs in the system first, then those that have left."""
-        return np.array([*self.by_id.values(), *self._departed.values()], dtype=np.int64)
+        return np.array([*self.by_id.values(), *self.departed.values()], dtype=np.int64)
 
     def row_of(self, job_id: str) -> int | None:
         """Return the row of a job in the system or with a history, None if there is none."""
-        return self.by_id.get(job_id, self._departed.get(job_id))
+        return self.by_id.get(job_id, self.departed.get(job_id))
 
     def known(self, job_id: str) -> int:
         """Return the row of a job in the system. Raises `UnknownNameError`, with how the job left if it has."""
-        row = self.by_id.get(job_id)
-        if row is not None:
+        if (row := self.by_id.get(job_id)) is not None:
             return row
-        row = self._departed.get(job_id)
+        row = self.departed.get(job_id)
         if row is None:
             text = f"there is no such job in the system{nearest(str(job_id), sorted(self.by_id))}"
         else:
             departure = DEPARTURES[int(self.columns["left"].item(row))]
-            failures = _failures(int(self.columns["failures"].item(row)))
-            why = f", after {failures}" if departure is Departure.FAILED else ""
+            why = f", after {self._failures(row)}" if departure is Departure.FAILED else ""
             text = f"is no longer in the system: it {departure}{why}; nothing has changed"
         raise UnknownNameError(Fault(f"job {job_id!r}", "job_id", text))
 
@@ -157,7 +156,7 @@ class ScheduledJobs(JobTable):
     def remove(self, job_id: str, how: Departure) -> int:
         """Remove a job from the system and return its row. Raises `UnknownNameError`."""
         self.known(job_id)
-        self._departed[job_id] = row = self.leave(job_id)
+        self.departed[job_id] = row = self.leave(job_id)
         if self._is_tracked:
             self.changed.add(row)
             self.progressed[row] = False
@@ -177,27 +176,30 @@ class ScheduledJobs(JobTable):
     def failed(self) -> dict[str, str]:
         """{job_id: reason} of the jobs that failed more often than `max_retries`."""
         code, left = DEPARTURES.index(Departure.FAILED), self.columns["left"]
-        failed = sorted((job_id for job_id, row in self._departed.items() if left.item(row) == code), key=natural_key)
+        failed = sorted((job_id for job_id, row in self.departed.items() if left.item(row) == code), key=natural_key)
         return {job_id: self.why_failed(job_id) for job_id in failed}
 
     def why_failed(self, job_id: str) -> str:
         """Return why a job may not be tried again."""
-        failures = self.columns["failures"].item(self._departed[job_id])
-        return f"left after {_failures(int(failures))}, and may not be tried again"
+        return f"left after {self._failures(self.departed[job_id])}, and may not be tried again"
+
+    def _failures(self, row: int) -> str:
+        count = int(self.columns["failures"].item(row))
+        return "1 failure" if count == 1 else f"{count} failures"
 
     def check_gone(self, job_ids: Sequence[str], blocked: Container[str], is_in_decision: Mask) -> None:
         """Raise `InputError` unless these jobs have left; is_in_decision: (rows,) the jobs of the latest decision."""
         here = [job_id for job_id in job_ids if job_id in self.by_id or job_id in blocked]
         text = "is still in the system; complete or cancel it first"
         InputError.raise_any([Fault(f"job {job_id!r}", "job_id", text) for job_id in here])
-        check_known("round scheduler", "job_id", job_ids, self._departed, "was never in the system")
-        decided = [job_id for job_id in job_ids if is_in_decision[self._departed[job_id]]]
+        check_known("round scheduler", "job_id", job_ids, self.departed, "was never in the system")
+        decided = [job_id for job_id in job_ids if is_in_decision[self.departed[job_id]]]
         text = "has left since the last round was decided; it can be forgotten after the next one"
         InputError.raise_any([Fault(f"job {job_id!r}", "job_id", text) for job_id in decided])
 
     def forget(self, job_ids: Collection[str]) -> list[int]:
         """Drop the rows of jobs that have left, and return them."""
-        rows = [self._departed.pop(job_id) for job_id in job_ids]
+        rows = [self.departed.pop(job_id) for job_id in job_ids]
         self.ids[rows] = self.jobs[rows] = None
         self._free += rows
         return rows
@@ -244,7 +246,3 @@ def on_groups(job: Job, before: Cluster, after: Cluster) -> Job:
         return job
     kinds = {kind for name, kind in zip(before.accelerator_names, before.profile_names, strict=True) if job.allows(name)}
     return job.allowing(name for name, kind in zip(after.accelerator_names, after.profile_names, strict=True) if kind in kinds)
-
-
-def _failures(count: int) -> str:
-    return "1 failure" if count == 1 else f"{count} failures"
