@@ -33,6 +33,9 @@ def _event_id(value: object) -> str:
 _ID_TEXT = Annotated[str, Field(pattern=rf"^[\x21-\x7e]{{1,{LONGEST_ID}}}$")]
 EventId = Annotated[str, PlainValidator(_event_id, json_schema_input_type=_ID_TEXT)]
 
+KEPT_JOBS = 2000
+"""Number of the latest jobs that have left and are remembered after a round, so that a session does not grow with its age."""
+
 
 class Event(Record):
     """One event of a session. `apply` has its effect on a scheduler and returns the answer; if it raises, it has had none.
@@ -164,6 +167,7 @@ class RoundEvent(Event):
 
     def apply(self, scheduler: RoundScheduler) -> dict[str, Any]:
         decided = scheduler.next_round(self.now_seconds)
+        scheduler.forget(*scheduler.forgettable[:-KEPT_JOBS])
         table = {"assignments": decided.to_dict()["assignments"]} if self.table else {}
         return round_changes(decided) | table | {DECIDED: decided}
 

@@ -44,8 +44,9 @@ KEPT_ROUNDS = 20
 
 DIGEST_BYTES = 12
 
-UNPROCESSABLE, CONFLICT, INTERNAL, NO_ROOM = 422, 409, 500, 507
-"""Codes of refusals, as in HTTP: wrong fields, the id of another event, a fault of gavel-py, a log that cannot be written."""
+CONFLICT, GONE, UNPROCESSABLE, INTERNAL, NO_ROOM = 409, 410, 422, 500, 507
+"""Codes of refusals, as in HTTP: the id of another event, that of one whose answer is no longer kept, wrong fields, a fault of
+gavel-py, a log that cannot be written."""
 
 
 @dataclass(slots=True)
@@ -186,10 +187,14 @@ class Session(Synchronized):
             self._submit(submits)
         self._commit([each for batch in requests for each in batch])
         self._is_whole = True
-        repeated = [each.answer for batch in requests for each in batch if each.answer["status"] == "repeated"]
-        stored = self._log.answers({each["version"] for each in repeated})
-        for answer in repeated:
-            answer |= stored.get(answer["version"], {})
+        repeated = [each for batch in requests for each in batch if each.answer["status"] == "repeated"]
+        stored = self._log.answers({each.answer["version"] for each in repeated})
+        for each in repeated:
+            if each.answer["version"] in stored:
+                each.answer |= stored[each.answer["version"]]
+            else:
+                problem = f"was applied as number {each.answer['version']}, and its answer is no longer kept; nothing has changed"
+                each.refuse(GONE, [{"where": f"event {each.event.id!r}", "field": "id", "problem": problem}])
         return [[each.answer for each in batch] for batch in requests]
 
     def _accept(self, request: _Request, submits: dict[str, _Request]) -> None:

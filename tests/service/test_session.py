@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import gavel_py as gp
 from gavel_py.io.snapshots import encode
+from gavel_py.service import events as events_module
 from gavel_py.service import log as event_log
 from gavel_py.service import session as session_module
 from gavel_py.service.events import strict_json
@@ -243,6 +244,42 @@ def test_an_id_that_is_no_longer_known_can_be_used_again(tmp_path: Path, monkeyp
         assert again[-1]["digest"] == last[0]["digest"]
 
 
+@pytest.mark.parametrize("turns", [24, pytest.param(240, marks=pytest.mark.deep)])
+def test_a_session_does_not_grow_with_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int) -> None:
+    """Jobs come and leave in each way that there is; the rounds are those of a scheduler that forgets none."""
+    monkeypatch.setattr(events_module, "KEPT_JOBS", 3)
+    monkeypatch.setattr(session_module, "KEPT_IDS", 20)
+    monkeypatch.setattr(session_module, "LARGEST_FILE", 2000)
+    ways, fields = ["complete", "cancel", "job_failed"], {"num_gpus": 1, "max_retries": 0}
+    sent, answers, sizes = list[dict[str, Any]](), list[dict[str, Any]](), list[int]()
+    session = opened(tmp_path)
+    for turn in range(turns):
+        jobs = [{"job_id": f"p{turn}", "tenant": "t"}, {"job_id": f"c{turn}", "depends_on": [f"p{turn}"], "workflow": f"w{turn}"}]
+        events = [submit(turn, **fields, **each) | {"id": str(each["job_id"])} for each in jobs]
+        if turn >= 2:
+            events.append({"id": f"left-{turn}", "event": ways[turn % 3], "job_id": f"p{turn - 2}"})
+        if turn >= 2 and turn % 3 == 0:  # else the job that waits for it can never start
+            events.append({"id": f"next-{turn}", "event": "complete", "job_id": f"c{turn - 2}"})
+        events += rounds(f"r{turn}")
+        sent += events
+        answers += session.apply(events)
+        session.checkpoint()
+        if (turn + 1) % (turns // 3) == 0:
+            session.close()
+            sizes.append((tmp_path / "snapshot.json").stat().st_size)
+            session = opened(tmp_path)
+    assert {each["status"] for each in answers} == {"applied"}
+    assert changes_in(answers) == [as_changes(each) for each in library_rounds(sent)]
+    assert sizes[-1] < 1.1 * sizes[0]
+    assert len(session.scheduler.forgettable) == 3
+    assert session.apply(sent[-20:]) == [each | {"status": "repeated"} for each in answers[-20:]]
+    early, late = ({"id": "x", "event": "cancel", "job_id": f"p{turn}"} for turn in (0, turns - 3))
+    assert "there is no such job in the system" in faults(session.apply([early])[0])
+    assert "is no longer in the system: it failed for good" in faults(session.apply([late])[0])
+    assert session.apply([submit(0, job_id="p0")])[0]["status"] == "applied"
+    session.close()
+
+
 def test_repeated_events_are_looked_up_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as session:
         first = session.apply([submit(n) for n in range(20)])
@@ -359,7 +396,8 @@ def test_the_log_is_kept_in_a_few_files(tmp_path: Path, monkeypatch: pytest.Monk
         assert versions == [13, 14, 15, 16]
         assert json.loads(session.events_after(0, 1)[0])["version"] == 13  # older files are gone
         old, new = session.apply([*rounds("r0"), *rounds("r8")])
-        assert (old["status"], old["version"]) == ("repeated", 2)
+        assert (old["code"], session.version) == (410, 18)
+        assert faults(old) == "event 'r0', field id: was applied as number 2, and its answer is no longer kept; nothing has changed"
         assert new["index"] == 8
     assert len(list(tmp_path.glob("events-*"))) == 4
 
