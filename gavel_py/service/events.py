@@ -147,9 +147,13 @@ class PolicyEvent(Event):
 
 
 def named_policy(place: str, name: str, options: dict[str, Any], **more: Any) -> Policy:
-    """Return a policy by its name. Raises `InputError` for package.module:Class, which would import what a caller names."""
+    """Return a policy by its name. Raises `InputError` for package.module:Class and for files, which a caller may not name."""
     check_known(place, "policy", [name], policy_names(), "is not a policy here")
-    refuse(place, ("constraints" in options, "options", "constraints cannot be set here; a session has those of its start"))
+    refuse(
+        place,
+        ("constraints" in options, "options", "constraints cannot be set here; a session has those of its start"),
+        (isinstance(options.get("tenants"), str), "options", "tenants must be the tree itself, and not a file"),
+    )
     return resolve_policy(name, **options, **more)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from http import HTTPStatus
 from ipaddress import ip_address
+from itertools import islice
 from typing import Annotated, Any
 
 import h11
@@ -31,7 +32,7 @@ from gavel_py.io.records import WORDING, check_records
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.service.events import fault_documents, named_policy, read_lines, strict_json
+from gavel_py.service.events import CONTAINERS, KEPT_JOBS, fault_documents, named_policy, read_lines, strict_json
 from gavel_py.service.metrics import ServiceMetrics
 from gavel_py.service.page import Page, cookie_of, token_in
 from gavel_py.service.reader import SessionReader
@@ -55,10 +56,44 @@ class Limits:
     idle_seconds: float = 60.0
     follow_seconds: float = 60.0
     longest_solve: float = 10.0
+    problem_characters: int = 4 << 20
+    problem_gpus: int = 100_000
+    problem_jobs: int = 10_000
+    allox_jobs: int = 1000
+    problem_parts: int = 250
 
     def of_connections(self) -> dict[str, int]:
         """Return the limits that uvicorn keeps."""
         return {"limit_concurrency": self.connections, "timeout_keep_alive": int(self.idle_seconds)}
+
+
+def checked_problem(body: str, limits: Limits) -> dict[str, Any]:
+    """Return the fields of a problem to solve. Raises `InputError` for one that would take long to make, before it is made."""
+    refuse("body", (len(body) > limits.problem_characters, "", f"must have at most {limits.problem_characters:,} characters"))
+    given = strict_json("body", body)
+    rules = {"cluster": (str, "GPUs as in v100:16,p100:8/4"), "jobs": (list, "a list of jobs")}
+    rules |= {"options": (dict, "an object"), "policy": (str, "the name of a policy")}
+    fields: dict[str, Any] = {"jobs": None} | (given if isinstance(given, dict) else {})
+    refuse(
+        "body",
+        *((name in fields and not isinstance(fields[name], kind), name, f"must be {text}") for name, (kind, text) in rules.items()),
+        *((name not in rules, name[:100], f"is not known; known: {', '.join(rules)}") for name in islice(fields, 10)),
+    )
+    jobs, spec, options, most = fields["jobs"], fields.get("cluster", ""), fields.get("options", {}), limits.problem_parts
+    number = limits.allox_jobs if fields.get("policy") == "allox" else limits.problem_jobs
+    gpus = sum(map(int, re.findall(r":\s*([0-9]{1,9})", spec)))  # at least as many as nodes, which are made one by one
+    of_jobs = [(f"jobs[{place}]", each) for place, job in enumerate(jobs) if isinstance(job, dict) for each in (job, *job.values())]
+    long = [place for place, each in (("options", options), *of_jobs) if type(each) in CONTAINERS and len(each) > most]
+    odd = sum(len(job.keys() - Job.model_fields.keys()) for job in jobs if isinstance(job, dict))
+    refuse(
+        "body",
+        (len(jobs) > number, "jobs", f"must be at most {number:,} jobs with this policy, found {len(jobs):,}"),
+        (gpus > limits.problem_gpus, "cluster", f"must have at most {limits.problem_gpus:,} GPUs, found {gpus:,}"),
+        (spec.count(",") >= most, "cluster", f"must have at most {most:,} types of GPUs"),
+        (long, "".join(long[:1]), f"must have at most {most:,} values, and at most as many in each of them"),
+        (odd > most, "jobs", f"have {odd:,} fields that are not known"),
+    )
+    return fields
 
 
 LISTED = 10_000
@@ -250,22 +285,18 @@ def _is_address(host: str) -> bool:
 
 
 class Routes:
-    """The routes of a session."""
+    """The routes of a session, which `start` begins to serve."""
+
+    writer: Writer
 
     def __init__(self, session: Session, limits: Limits) -> None:
         self.session, self.limits, self.reader = session, limits, SessionReader(session)
         self.metrics, self.page = ServiceMetrics(self.reader), Page(session, self.reader)
-        self.writer: Writer | None = None
         self._followers, self._solving = 0, threading.Semaphore()
 
     def start(self) -> None:
         """Begin to apply events, in the running loop."""
         self.writer = Writer(self.session, self.metrics, self.limits.queued)
-
-    def stop(self) -> None:
-        """Apply what waits, and end."""
-        assert self.writer is not None  # noqa: S101
-        self.writer.stop()
 
     async def post_events(self, request: Request) -> Response:
         """Apply events, a list or one a line, in order; the status is that of the event if there is only one."""
@@ -276,7 +307,6 @@ class Routes:
         events = read("body", body) if len(body) < SHORT else await run_in_threadpool(read, "body", body)
         most = f"must be a list of at most {self.limits.events:,} events"
         refuse("body", (not isinstance(events, list) or len(events) > self.limits.events, "", most))
-        assert self.writer is not None  # noqa: S101
         version, answers = await self.writer.apply(events)
         return self._answer({"version": version, "results": answers}, answers[0].get("code", 200) if len(answers) == 1 else 200)
 
@@ -287,7 +317,6 @@ class Routes:
         wait: Annotated[float, Query(ge=0)] = 0,
     ) -> Response:
         """Return events after a version with their answers, one a line; wait up to `wait` seconds for the first."""
-        assert self.writer is not None  # noqa: S101
         if self.session.version <= after and wait:
             if self._followers >= self.limits.followers:
                 raise ProblemError(429, "too many requests wait for events", retry_after=5)
@@ -302,36 +331,25 @@ class Routes:
         return Response(b"".join(lines), media_type=LINES)
 
     async def _until_after(self, version: int) -> None:
-        assert self.writer is not None  # noqa: S101
         while self.session.version <= version and not self.writer.is_ending:
             await self.writer.changed.wait()
 
     async def solve(self, request: Request) -> Response:
         """Solve an allocation problem from the body, beside the session: jobs, and optionally cluster, policy and options."""
-        given = strict_json("body", await self._body(request))
-        known = {"jobs", "cluster", "policy", "options"}
-        refuse("body", (not (isinstance(given, dict) and isinstance(given.get("jobs"), list)), "jobs", "must be a list of jobs"))
-        refuse("body", *((name not in known, name[:100], f"is not known; known: {', '.join(sorted(known))}") for name in given))
+        body = await self._body(request)
         if not self._solving.acquire(blocking=False):
             raise ProblemError(429, "another problem is being solved", retry_after=1)
         try:
-            return self._answer(await run_in_threadpool(self._solved, given))
+            return self._answer(await run_in_threadpool(self._solved, body))
         finally:
             self._solving.release()
 
-    def _solved(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        spec, policy, options = given.get("cluster", ""), given.get("policy", "max_min_fairness"), given.get("options", {})
-        text, name, rule = "must be GPUs as in v100:16,p100:8/4", "must be the name of a policy", "must be an object"
-        refuse(
-            "body",
-            (not isinstance(spec, str), "cluster", text),
-            (not isinstance(policy, str), "policy", name),
-            (not isinstance(options, dict), "options", rule),
-        )
-        cluster = Cluster.from_inline(spec) if spec else self.session.scheduler.cluster
+    def _solved(self, body: str) -> dict[str, Any]:
+        given = checked_problem(body, self.limits)
+        cluster = Cluster.from_inline(spec) if (spec := given.get("cluster", "")) else self.session.scheduler.cluster
         jobs = check_records(Job, ((f"jobs[{number}]", each) for number, each in enumerate(given["jobs"])))
         problem = AllocationProblem.from_jobs(jobs, cluster, self.session.scheduler.profile)
-        chosen = named_policy("body", policy, options)
+        chosen = named_policy("body", given.get("policy", "max_min_fairness"), given.get("options", {}))
         return solve(problem, chosen, time_limit_seconds=self.limits.longest_solve).to_dict()
 
     async def _body(self, request: Request) -> str:
@@ -419,8 +437,9 @@ async def _on_problem(_: Request, error: Any) -> Response:
 
 
 async def _on_input_error(_: Request, error: Any) -> Response:
-    status = 404 if isinstance(error, UnknownNameError) and _.method == "GET" else 422
-    return ProblemError(status, "the request is refused", fault_documents(error)).response()
+    is_missing = isinstance(error, UnknownNameError) and _.method == "GET"
+    missing = f"it is not in the session, which knows of the last {KEPT_JOBS:,} jobs that have left how they did"
+    return ProblemError(*((404, missing) if is_missing else (422, "the request is refused")), fault_documents(error)).response()
 
 
 async def _on_wrong_query(_: Request, error: Any) -> Response:

@@ -88,21 +88,20 @@ SETTINGS: Mapping[str, Any] = {
 async def _serve(server: Any, listener: socket.socket, routes: Routes, ready: Callable[[Callable[[], None]], None]) -> None:
     """Answer requests until a signal, or a call of what `ready` is given."""
     loop = asyncio.get_running_loop()
+    routes.start()
 
     def stop() -> None:
         server.should_exit = True
-        if routes.writer is not None:
-            loop.call_soon_threadsafe(routes.writer.release)
+        loop.call_soon_threadsafe(routes.writer.release)
 
     with suppress(RuntimeError, ValueError):  # in another thread than the main one, which has the signals
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
-    routes.start()
     loop.call_soon(ready, stop)
     try:
         await server.serve(sockets=[listener])
     finally:
-        routes.stop()
+        routes.writer.stop()
 
 
 def _opened(path: Path, port: int | None, address: str) -> tuple[socket.socket, str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import gavel_py as gp
-from gavel_py.service.http import Limits
+from gavel_py.service.http import Limits, checked_problem
 from gavel_py.service.server import read_tokens
 from tests.service.sessions import as_changes, changes_in, history, library_rounds, opened, profile, submit
 from tests.support.commands import runner
@@ -139,6 +139,7 @@ def test_what_can_be_read(folder: Path) -> None:
         status, lost = client("GET", "/v1/jobs/nobody")
         assert (status, lost["status"]) == (404, 404)
         assert lost["faults"][0]["problem"].startswith("there is no such job in the system")
+        assert lost["detail"] == "it is not in the session, which knows of the last 2,000 jobs that have left how they did"
         wanted = session.scheduler.allocation
         assert wanted is not None
         for each in (name, waiting):
@@ -238,6 +239,8 @@ def test_problems_are_solved_beside_the_session(folder: Path) -> None:
             ({"jobs": jobs, "file": "x"}, "is not known; known: cluster, jobs, options, policy"),
             ({"jobs": jobs, "policy": "os:system"}, "'os:system' is not a policy here"),
             ({"jobs": jobs, "policy": ["fifo"]}, "must be the name of a policy"),
+            ({"jobs": jobs, "options": ["agnostic"]}, "must be an object"),
+            ({"jobs": jobs, "policy": "hierarchical", "options": {"tenants": "a.yaml"}}, "must be the tree itself, and not a file"),
             ({"jobs": jobs, "cluster": "/etc/passwd"}, "/etc/passwd"),
             ({"jobs": [{"job_id": "a", "num_gpus": 0}]}, "must be at least 0.001 of a GPU"),
         ]
@@ -245,6 +248,37 @@ def test_problems_are_solved_beside_the_session(folder: Path) -> None:
             status, answer = client("POST", "/v1/solve", body)
             assert status == 422, body
             assert text in json.dumps(answer["faults"])
+
+
+JOB = {"job_id": "a", "job_type": "ResNet-18 (batch size 64)"}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({"jobs": [JOB], "cluster": "v100:1000000/1"}, "cluster", "must have at most 100,000 GPUs, found 1,000,000"),
+        ({"jobs": [JOB], "cluster": "v100:60000,k80:60000/1"}, "cluster", "must have at most 100,000 GPUs, found 120,000"),
+        ({"jobs": [JOB], "cluster": ",".join(f"t{n}:1" for n in range(251))}, "cluster", "must have at most 250 types of GPUs"),
+        ({"jobs": [0] * 10_001}, "jobs", "must be at most 10,000 jobs with this policy, found 10,001"),
+        ({"jobs": [0] * 1001, "policy": "allox"}, "jobs", "must be at most 1,000 jobs with this policy, found 1,001"),
+        (
+            {"jobs": [JOB, {**JOB, "depends_on": ["b"] * 251}]},
+            "jobs[1]",
+            "must have at most 250 values, and at most as many in each",
+        ),
+        ({"jobs": [JOB, {str(n): 0 for n in range(251)}]}, "jobs[1]", "must have at most 250 values"),
+        ({"jobs": [JOB, *[{str(n): 0 for n in range(9)}] * 28]}, "jobs", "have 252 fields that are not known"),
+        ({"jobs": [JOB], "options": {str(n): 0 for n in range(251)}}, "options", "must have at most 250 values"),
+        ({"jobs": [{"job_id": "a" * (4 << 20)}]}, "", "must have at most 4,194,304 characters"),
+        ({"jobs": [], **{str(n): 0 for n in range(9999)}}, "0", "is not known; known: cluster, jobs, options, policy"),
+    ],
+)
+def test_a_problem_that_would_take_long_to_make_is_refused(body: dict[str, Any], field: str, text: str) -> None:
+    with pytest.raises(gp.InputError) as refused:
+        checked_problem(json.dumps(body), Limits())
+    fault, *others = refused.value.faults
+    assert (fault.where, fault.field, len(others) < 10) == ("body", field, True)
+    assert fault.problem.startswith(text)
 
 
 def test_requests_that_are_not_served(folder: Path) -> None:
