@@ -60,6 +60,9 @@ MOST_PLANS = 200
 MANY_NODES = 2_000
 """Nodes of branch and bound for the program of many replicas (`SMALL`)."""
 
+LEAST_SCALE = SOLVER_TOLERANCE
+"""Objective with the whole cluster up to which it counts as 0."""
+
 LARGE = 1e9
 """Largest part of the objective with the whole cluster."""
 
@@ -130,6 +133,13 @@ class Tried(NamedTuple):
 
 Row = tuple[float, Floats]
 """R and (K,) p of a row R - p · u."""
+
+
+class Bounded(NamedTuple):
+    """R with some GPUs in use, and the row that bounds V elsewhere, if there is one."""
+
+    value: float
+    rows: tuple[Row, ...]
 
 
 class Next(NamedTuple):
@@ -246,7 +256,8 @@ class JointSearch:
         self.hopeless = hopeless
         self.tried: list[Tried] = []
         self.ruled_out: list[Tried] = []
-        self.rows: list[list[Row]] = [[] for _ in self.objectives]
+        # An objective after the first is a cost, so that V is at most 0.
+        self.rows: list[list[Row]] = [[(0.0, np.zeros(len(self.same)))] * (n > 0) for n in range(len(self.objectives))]
 
     def _counted(self, problem: AllocationProblem) -> AllocationProblem:
         """Return the problem without hopeless jobs."""
@@ -261,7 +272,8 @@ class JointSearch:
         first = self.program.first(self.limit)
         while True:
             tops = [self._bounded(n, np.zeros(len(self.same))) for n in range(len(self.objectives))]
-            self.scales = [abs(top) if 0 < abs(top) < math.inf else 1.0 for top in tops]
+            self.scales = [abs(top.value) if LEAST_SCALE < abs(top.value) < math.inf else 1.0 for top in tops]
+            self.rows[0] += tops[0].rows
             self._try(first)
             kept: tuple[float, ...] = ()
             for n in range(len(self.objectives)):
@@ -317,14 +329,21 @@ class JointSearch:
         gpus = np.sum([y @ per for y, per in zip(needed, self.program.per_replica, strict=True)], axis=0)
         if any(self._is_same(each, needed, gpus) for each in (*self.tried, *self.ruled_out)):
             return False
-        bounds = tuple(self._bounded(n, gpus) for n in range(len(self.objectives)))
-        placed, values, missing, most = self._placed(needed), tuple(-math.inf for _ in bounds), frozenset[str](), bounds
+        found = [self._bounded(n, gpus) for n in range(len(self.objectives))]
+        bounds = tuple(each.value for each in found)
+        placed, values, missing = self._placed(needed), tuple(-math.inf for _ in bounds), frozenset[str]()
         if placed is not None:
             problem, held = self.build(placed[1]), self.held(needed)
             missing = frozenset(problem.excluded.keys() - self.whole.excluded.keys() - self.hopeless)
             values = tuple(self._value(n, problem, held, is_missing=bool(missing)) for n in range(len(bounds)))
-            most = values if _is_anywhere(self.whole) and not has_shared_limits(self.policy) else bounds
+        # The less jobs may lack, the more they cost: if whole gangs lack more here, a bound on their cost is none.
+        is_bound = [self._keeps(values[:n], bounds[:n]) for n in range(len(bounds))]
+        most = tuple(r if holds else 0.0 for r, holds in zip(bounds, is_bound, strict=True))
+        if placed is not None:
+            most = values if _is_anywhere(self.whole) and not has_shared_limits(self.policy) else most
             self.tried.append(Tried(needed, gpus, *placed, values, most, missing))
+        for n in np.flatnonzero(is_bound).tolist():
+            self.rows[n] += found[n].rows
         is_exact = all(v >= r - GAP / 2 * scale and r > -math.inf for v, r, scale in zip(values, bounds, self.scales, strict=True))
         if not is_exact:
             self.ruled_out.append(Tried(needed, gpus, Rows(), self.cluster, values, most, missing))
@@ -336,20 +355,19 @@ class JointSearch:
             return all(np.array_equal(a, b) for a, b in zip(plan.replicas, replicas, strict=True))
         return np.array_equal(plan.gpus, gpus)
 
-    def _bounded(self, n: int, gpus: Floats) -> float:
-        """Return R with these GPUs in use, without whole gangs and guarantees, and keep the row that follows from it."""
+    def _bounded(self, n: int, gpus: Floats) -> Bounded:
+        """Return R with these GPUs in use, without whole gangs and guarantees, and the row that follows from it."""
         left = np.maximum(self.whole.capacities - gpus @ self.same, np.minimum(self.whole.capacities, SOME))
         problem = self._counted(replace(self.whole, hosts=None, capacities=left))
         try:
             found = self.bounding[n].solve(self.objectives[n].of(problem))
         except ConflictError:
-            return -math.inf
+            return Bounded(-math.inf, ())
         if found.objective_bound is None or found.shadow_prices is None:
-            return math.inf
+            return Bounded(math.inf, ())
         prices = self.same @ found.shadow_prices
         value = self.objectives[n].sign * found.objective_bound + float(found.shadow_prices @ (self.whole.capacities - left))
-        self.rows[n].append((value, prices))
-        return value - float(prices @ gpus)
+        return Bounded(value - float(prices @ gpus), ((value, prices),))
 
     def _value(self, n: int, rest: AllocationProblem, held: Held, *, is_missing: bool) -> float:
         """Return V of the training jobs on the rest of the cluster; is_missing: whether a job fits there no more."""

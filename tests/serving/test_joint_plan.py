@@ -164,3 +164,32 @@ def test_what_a_replica_costs_is_what_training_has_without_it() -> None:
     assert row["work_gained"] == pytest.approx(
         {"a": work[:4].sum() / before[:4].sum() - 1, "b": work[4:].sum() / before[4:].sum() - 1}
     )
+
+
+@pytest.mark.parametrize("prices", [(1, 5), (5, 1)])
+def test_where_jobs_lack_as_much_the_cheaper_replicas_are_left_out(prices: tuple[int, int]) -> None:
+    """Four jobs need four GPUs and get three: whichever GPU the replica takes, the cheaper three are to be left for them."""
+    kinds = [gp.AcceleratorType(name=name, price_per_hour=price) for name, price in zip("tu", prices, strict=True)]
+    nodes = [gp.Node(name=name, accelerator=name, num_gpus=2) for name in "tu"]
+    rates = [gp.ServingRate(model="m", accelerator=name, requests_per_second=1.0, condition="offline") for name in "tu"]
+    jobs = [gp.Job(f"j{n}", job_type="j", total_steps=100) for n in range(4)]
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((4, 2)), job_ids=[job.job_id for job in jobs], accelerators=["t", "u"])
+    here = [gp.Service("chat", model="m", rate=1)], jobs, gp.Cluster(nodes, kinds), gp.ServingProfile("rates", rates), speeds
+    plan = gp.plan_jointly(*here, "min_cost")
+    assert plan.value == pytest.approx(2 * min(prices) + max(prices))
+    assert plan.status == "optimal"
+
+
+def test_a_shortfall_of_almost_0_is_no_unit() -> None:
+    """The whole cluster is just enough, up to rounding, for jobs with such speeds; one of two GPUs fits nowhere beside the replica."""
+    speeds = [3.96528669, 3.90898574, 4.14579469, 1.04663563, 4.07630284, 4.75890812, 3.8827078, 1.77698925]
+    nodes, kinds = [gp.Node(name="n0", accelerator="t", num_gpus=3)], [gp.AcceleratorType(name="t", price_per_hour=2.0)]
+    rates = [gp.ServingRate(model="m", accelerator="t", num_gpus=2, requests_per_second=4.0, condition="offline")]
+    jobs = [gp.Job(f"j{n}", job_type="j", num_gpus=1 + (n == 1), total_steps=100) for n in range(8)]
+    profile = gp.ThroughputProfile.from_matrix(
+        np.array(speeds)[:, None], job_ids=[job.job_id for job in jobs], accelerators=["t"]
+    )
+    here = [gp.Service("chat", model="m", rate=0.5)], jobs, gp.Cluster(nodes, kinds), gp.ServingProfile("rates", rates), profile
+    plan = gp.plan_jointly(*here, "min_cost", problem_options={"whole_gangs": True})
+    assert list(plan.training.excluded) == ["j1"]
+    assert plan.value == pytest.approx(2)
