@@ -108,7 +108,7 @@ def has_shared_limits(policy: Policy) -> bool:
 
 
 def _left(constraint: Shared, limit: float, held: float) -> float:
-    """Return what is left of the limit of a constraint. Raises `BrokenLimitError` if more is held."""
-    if held > limit * (1 + MET) + MET:
+    """Return what is left of the limit of a constraint. Raises `BrokenLimitError` if more is held and it is not soft."""
+    if constraint.penalty is None and held > limit * (1 + MET) + MET:
         raise BrokenLimitError(constraint)
     return max(0.0, limit - held)

@@ -17,6 +17,7 @@ from gavel_py.allocation.solver import Solver
 from gavel_py.errors import Fault, InputError, ProofError
 from gavel_py.io.tabular import Rows
 from gavel_py.policies import Policy, resolve_policy
+from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.serving.joint_search import JointSearch, Tried, with_gpus
@@ -166,7 +167,10 @@ def plan_jointly(
     options = options.changed(**changes)
     floors, budget, quotas = options.limits
     floors = dict.fromkeys((service.name for service in services), 1.0) | dict(floors)
-    market, jobs = named_market(services, cluster, rates, "max_min", floors, budget, quotas), list(jobs)
+    # Types without replicas are for training jobs alone: a warning that they are ignored would be wrong.
+    useful = [name for name in cluster.accelerator_names if same_accelerator(name, rates.accelerators)]
+    market = named_market(services, cluster.restricted_to(useful) if useful else cluster, rates, "max_min", floors, budget, quotas)
+    jobs = list(jobs)
     check_feasible(market)
 
     def build(some: Cluster) -> AllocationProblem:

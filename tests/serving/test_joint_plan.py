@@ -119,6 +119,13 @@ def test_a_limit_that_replicas_exceed_is_named(limit: Any) -> None:
         limited(limit)
 
 
+def test_replicas_may_exceed_a_soft_limit() -> None:
+    limits = gp.MaxGpus(gpus=1, tenant="a", penalty=0.1), gp.CostBudget(per_hour=3, penalty=0.01)
+    plan = limited(*limits)
+    assert plan.gpus_of_services == {"a": 2}
+    assert gpus_of_teams(plan)["b"] == pytest.approx(4)
+
+
 def test_limits_of_services_alone_are_named_with_the_services() -> None:
     with pytest.raises(gp.ConflictError) as error:
         limited(quotas={"a": 1})
@@ -181,14 +188,12 @@ def test_where_jobs_lack_as_much_the_cheaper_replicas_are_left_out(prices: tuple
 
 
 def test_a_shortfall_of_almost_0_is_no_unit() -> None:
-    """The whole cluster is just enough, up to rounding, for jobs with such speeds; one of two GPUs fits nowhere beside the replica."""
+    """The whole cluster is just enough for such jobs, up to rounding; one of two GPUs fits nowhere beside the replica."""
     speeds = [3.96528669, 3.90898574, 4.14579469, 1.04663563, 4.07630284, 4.75890812, 3.8827078, 1.77698925]
     nodes, kinds = [gp.Node(name="n0", accelerator="t", num_gpus=3)], [gp.AcceleratorType(name="t", price_per_hour=2.0)]
     rates = [gp.ServingRate(model="m", accelerator="t", num_gpus=2, requests_per_second=4.0, condition="offline")]
     jobs = [gp.Job(f"j{n}", job_type="j", num_gpus=1 + (n == 1), total_steps=100) for n in range(8)]
-    profile = gp.ThroughputProfile.from_matrix(
-        np.array(speeds)[:, None], job_ids=[job.job_id for job in jobs], accelerators=["t"]
-    )
+    profile = gp.ThroughputProfile.from_matrix(np.array(speeds)[:, None], job_ids=[job.job_id for job in jobs], accelerators=["t"])
     here = [gp.Service("chat", model="m", rate=0.5)], jobs, gp.Cluster(nodes, kinds), gp.ServingProfile("rates", rates), profile
     plan = gp.plan_jointly(*here, "min_cost", problem_options={"whole_gangs": True})
     assert list(plan.training.excluded) == ["j1"]
