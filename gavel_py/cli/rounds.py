@@ -112,7 +112,8 @@ def command(request: RoundsOptions) -> None:
         policy, *others = inputs.policies_of(request.policy_specs, request.settings, request.constraint_files)
         refuse((others, "rounds are shown for one --policy at a time"))
         loaded = inputs.load(request)
-        plan = None if request.services is None else beside_services(request, loaded, policy)
+        up = [node for node in loaded.cluster.nodes if node.name not in request.down_nodes]
+        plan = None if request.services is None else beside_services(request, loaded, policy, up)
         loaded, policy = rest_of(loaded, plan), policy if plan is None else plan.policy
         if request.rounds.sharing:
             loaded.problem(sharing=True)  # raises now if the profile knows no pairs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,20 +39,25 @@ class ServicesOptions(Output):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse((self.services is None and self.floor, "--floor is about services; give --services FILE with it"))
+        refuse(
+            (self.services is None and self.floor, "--floor is about services; give --services FILE with it"),
+            (self.services is None and self.rates != RATES["default"], "--rates is about services; give --services FILE with it"),
+        )
 
 
-def beside_services(request: ServicesOptions, loaded: Inputs, policy: gp.Policy, **limits: Any) -> gp.JointPlan:
+def beside_services(
+    request: ServicesOptions, loaded: Inputs, policy: gp.Policy, up: Sequence[gp.Node] | None = None, **limits: Any
+) -> gp.JointPlan:
     """Return the replicas of --services, and the allocation of the training jobs on the rest of the cluster.
 
-    limits: fields of `gp.ServingPlanOptions`.
+    up: the nodes that may have replicas and jobs, by default all; limits: fields of `gp.ServingPlanOptions`.
     """
     assert request.services is not None  # noqa: S101
     services = gp.read_services(request.services)
     plan = gp.plan_jointly(
         services,
         loaded.jobs,
-        loaded.cluster,
+        loaded.cluster if up is None else gp.Cluster(up, loaded.cluster.accelerator_types),
         with_rates(services, serving_profile(request.rates)),
         loaded.profile,
         policy,
@@ -86,8 +91,8 @@ def held_line(plan: gp.JointPlan | None) -> str:
     """Return a line on the GPUs that replicas hold, "" without services."""
     if plan is None or not plan.places:
         return ""
-    gpus = " and ".join(f"{count} {name}" for name, count in plan.serving.gpus_used.items() if count)
-    return f"Replicas of services stay on {gpus} ({', '.join(folded_names(dict.fromkeys(row['node'] for row in plan.places)))})."
+    nodes, gpus = folded_names(dict.fromkeys(row["node"] for row in plan.places)), plan.serving.gpus_used.items()
+    return f"Replicas of services stay on {' and '.join(f'{n} {name}' for name, n in gpus if n)} ({', '.join(nodes)})."
 
 
 def services_entry(plan: gp.JointPlan | None) -> dict[str, Any]:
@@ -96,10 +101,11 @@ def services_entry(plan: gp.JointPlan | None) -> dict[str, Any]:
 
 
 def rest_of(loaded: Inputs, plan: gp.JointPlan | None) -> Inputs:
-    """Return the inputs with what the replicas of a plan leave of the cluster."""
+    """Return the inputs with what the replicas of a plan leave of the cluster, which may have nodes that the plan lacks."""
     if plan is None:
         return loaded
-    rest = gp.Cluster(plan.cluster.nodes, plan.cluster.accelerator_types)
+    left = {node.name: node for node in plan.cluster.nodes}
+    rest = gp.Cluster([left.get(node.name, node) for node in loaded.cluster.nodes], loaded.cluster.accelerator_types)
     rest.left_out = loaded.cluster.left_out
     return replace(loaded, cluster=rest)
 
@@ -112,8 +118,7 @@ def serving_profile(name: str) -> gp.ServingProfile:
 
 def with_rates(services: Sequence[gp.Service], profile: gp.ServingProfile) -> gp.ServingProfile:
     """Return the profile with simulated rates, if it has stage times without rates."""
-    has_times_only = any(row.requests_per_second is None for row in profile.rows)
-    return gp.simulated_rates(services, profile) if has_times_only else profile
+    return gp.simulated_rates(services, profile) if any(row.requests_per_second is None for row in profile.rows) else profile
 
 
 def numbers_of(texts: tuple[str, ...], name: str, form: str) -> dict[str, float]:
@@ -140,11 +145,10 @@ def services_text(plan: gp.JointPlan, *, wide: bool = False) -> Iterator[str]:
 
 def verdict(plan: gp.JointPlan) -> str:
     """Return sentences on what the services get, and whether other replicas would leave the training jobs more."""
-    least = f"{min(plan.serving.served.values()):.1%}"
+    least, price = f"{min(plan.serving.served.values()):.1%}", plan.serving.price_per_hour
     text = "all of their demand is served" if least == "100.0%" else f"at least {least} of the demand of each is served"
-    proof = "no other replicas leave the training jobs more, proven"
-    proof = proof if plan.status == "optimal" else f"other replicas leave the training jobs at most {plan.gap:.1%} more"
-    price = plan.serving.price_per_hour
+    more = f"other replicas leave the training jobs at most {plan.gap:.1%} more"
+    proof = "no other replicas leave the training jobs more, proven" if plan.status == "optimal" else more
     cost = f" The GPUs of their replicas cost {money(price)} an hour." if price else ""
     return f"Services: {text}; {proof}.{cost}"
 
@@ -159,7 +163,10 @@ def services_table(plan: gp.JointPlan) -> gp.PageTable:
 
 def _replicas(plan: gp.JointPlan) -> list[tuple[str | Column, list[str]]]:
     rows, names = plan.serving.replicas, [row["replica"] for row in plan.costs]
-    nodes = [_nodes(plan, row["service"], name) for row, name in zip(rows, names, strict=True)]
+    nodes = [
+        dict.fromkeys(each["node"] for each in plan.places if (each["service"], each["replica"]) == (row["service"], name))
+        for row, name in zip(rows, names, strict=True)
+    ]
     return [
         ("service", [row["service"] for row in rows]),
         (Column("replica", "text"), [replica_text(row) for row in rows]),
@@ -167,11 +174,6 @@ def _replicas(plan: gp.JointPlan) -> list[tuple[str | Column, list[str]]]:
         ("served", [f"{plan.serving.served[row['service']]:.1%}" for row in rows]),
         (Column("nodes", "prose"), [", ".join(folded_names(each)) for each in nodes]),
     ]
-
-
-def _nodes(plan: gp.JointPlan, service: str, replica: str) -> Iterable[str]:
-    """Return the nodes of the replicas of a service of one kind, each once."""
-    return dict.fromkeys(each["node"] for each in plan.places if (each["service"], each["replica"]) == (service, replica))
 
 
 def _tenants(plan: gp.JointPlan, *, wide: bool) -> Iterator[str]:

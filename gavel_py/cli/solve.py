@@ -158,7 +158,7 @@ def _write_page(path: Path, request: SolveOptions, loaded: inputs.Inputs, result
 
 ALLOCATION_ONLY = (
     *("policy_specs", "settings", "constraint_files", "num_rounds", "merge_tolerance", "time_limit_seconds", "what_if"),
-    *("write_program", "html", "by", "wide"),
+    *("write_program", "html", "by", "wide", "services"),
 )
 """Options that have no effect with --workflows, which uses no policy."""
 
@@ -216,6 +216,14 @@ def _check(request: SolveOptions) -> None:
         (
             request.write_program and several,
             "--write-program writes the program of one policy, and several are compared; give one --policy",
+        ),
+        (
+            request.services and request.write_program,
+            "--write-program writes the program of the jobs on all GPUs, and --services takes some of them; leave out one of them",
+        ),
+        (
+            request.services and request.merge_tolerance,
+            "--merge-tolerance makes answers inexact, and --services compares them; leave out one of them",
         ),
         (request.html and several, "--html is the page of one policy, and several are compared; give one --policy"),
         (
@@ -280,7 +288,15 @@ def _beside_services(
     plan = beside_services(request, loaded, policy, time_limit_seconds=request.time_limit_seconds)
     others: dict[str, tuple[gp.AllocationProblem, gp.Solver]] = {}
     for text, parts in changes.items():
-        plans = [plan]
+        plans, here = [plan], loaded.cluster.accelerator_names
+        off_nodes = f"--what-if {text}: replicas of --services are on nodes; change these, as in "
+        refuse(
+            *(
+                (each.unit == "GPUs" and gp.same_accelerator(each[0], here), f"{off_nodes}{''.join(map(str, each[:3]))}nodes")
+                for each in parts
+                if isinstance(each, gp.GpuChange)
+            )
+        )
 
         def build(some: inputs.Inputs, plans: list[gp.JointPlan] = plans) -> gp.AllocationProblem:
             plans.append(beside_services(request, some, policy, time_limit_seconds=request.time_limit_seconds))
@@ -385,7 +401,8 @@ def _report(request: SolveOptions, loaded: inputs.Inputs, results: list[Result])
             parts += [f"Under {result.label}\n" + "\n".join(services_text(result.plan, wide=request.wide))]
         if result.delivery is not None:
             parts += [
-                f"Under {result.label}\n" + rounds_text(loaded.cluster, result.rounds, "all nodes: --all", details=request.all_jobs)
+                f"Under {result.label}\n"
+                + rounds_text(rest_of(loaded, result.plan).cluster, result.rounds, "all nodes: --all", details=request.all_jobs)
             ]
             parts.append(delivery_text(result.delivery, result.rounds) if len(result.rounds) > 1 else "")
     sizes = {job.job_id: job.num_gpus for job in loaded.jobs}

@@ -128,6 +128,48 @@ def test_what_is_wrong_is_named(gavel: Gavel, options: Any, message: str) -> Non
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workflows",), "--workflows makes one schedule up to the end of all jobs, without a policy; leave out --services"),
+        (("--write-program", "p.lp"), "and --services takes some of them; leave out one of them"),
+        (("--merge-tolerance", "0.1"), "and --services compares them; leave out one of them"),
+        (("--what-if", "V100=0"), "replicas of --services are on nodes; change these, as in V100=0nodes"),
+    ],
+)
+def test_what_services_cannot_be_with_is_refused(gavel: Gavel, options: Any, message: str) -> None:
+    done = gavel("solve", *GIVEN, *options)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+
+
+def test_rates_without_services_are_refused(gavel: Gavel) -> None:
+    assert "--rates is about services; give --services FILE with it" in gavel("rounds", *GIVEN[:5], "--rates", "rates.csv").err
+
+
+def test_no_replicas_are_on_nodes_that_are_down(gavel: Gavel) -> None:
+    document = json.loads(gavel("rounds", *GIVEN, "--down", "v-0", "-n", "3", "--json").out)
+    assert {place["node"] for place in document["services"]["places"]} <= {"v-1", "k"}
+    used = {gpu[0] for each in document["rounds"] for job in each["assignments"].values() for gpu in job["gpus"]}
+    assert "v-0" not in used
+
+
+def test_each_policy_has_its_rounds_beside_its_own_replicas(gavel: Gavel) -> None:
+    text = gavel("solve", *GIVEN, "-p", "max_min_fairness", "-p", "min_makespan", "--rounds", "1").out
+    documents = json.loads(gavel("solve", *GIVEN, "-p", "max_min_fairness", "-p", "min_makespan", "--json").out)
+    gpus = [6 - sum(each["services"]["gpus_used"].values()) for each in documents]
+    assert gpus[0] != gpus[1]
+    assert all(
+        f" of {count} GPUs" in text.partition(f"Under {each['policy']}")[2] for each, count in zip(documents, gpus, strict=True)
+    )
+
+
+def test_types_without_replicas_are_not_called_ignored(gavel: Gavel) -> None:
+    done = gavel("solve", "jobs.csv", "-c", "v100:4/2,k80:2/2,h100:2/2", *GIVEN[3:])
+    assert not done.code
+    assert "ignored" not in done.err
+
+
 def test_a_floor_without_services_is_refused(gavel: Gavel) -> None:
     done = gavel("solve", *GIVEN[:5], "--floor", "chat=1")
     assert "--floor is about services; give --services FILE with it" in done.err
