@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from gavel_py.allocation.explanation import explain
 from gavel_py.allocation.result import Allocation, unpromised
 from gavel_py.allocation.solver import solve
 from gavel_py.errors import Fault, UnknownNameError
@@ -69,8 +70,6 @@ class SessionReader:
 
     def explanation(self, job_id: str) -> dict[str, Any]:
         """Return why the current allocation gives a job what it gives it (`explain`). Raises `UnknownNameError`."""
-        from gavel_py.allocation.explanation import explain  # imports cvxpy, for a second: neither at the start nor with the lock
-
         with self._session.unchanged():
             allocation = self._proven_allocation()
             if allocation is None or job_id not in allocation.job_ids:

@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavel_py.allocation.explanation.records import Binding
-from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, PricedCertificate, Prices, Stages
-from gavel_py.optimization.formulation.matrices import SumCertificate
+from gavel_py.optimization.checking.certificates import Certificate, CheapestMix, Prices, Stages
 from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.levels import LevelCertificate, level_per_part
-from gavel_py.optimization.solving.soft_levels import ChargedCertificate
 from gavel_py.policies.nash_welfare import BeforeDiscount
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.tolerances import INTERIOR_TOLERANCE, PROOF_TOLERANCE, SOLVER_TOLERANCE
@@ -142,11 +140,8 @@ def net_gains(duals: Duals, fractions: Floats) -> Floats | None:
     certificate = duals.certificate
     if isinstance(certificate, LevelCertificate):
         return _net_gains_at_level(certificate, fractions)
-    if isinstance(certificate, SumCertificate | ChargedCertificate):
-        return certificate.program.net_gains()
-    if isinstance(certificate, PricedCertificate):
-        return certificate.net_gains()
-    return None
+    find = getattr(certificate, "net_gains", None)  # not by class: that of soft rules would import cvxpy, which takes a second
+    return None if find is None else find()
 
 
 def _net_gains_at_level(certificate: LevelCertificate, fractions: Floats) -> Floats:

@@ -373,6 +373,10 @@ class SumCertificate:
         """The dual values of capacities and limits."""
         return self.program.scarcity
 
+    def net_gains(self) -> Floats:
+        """Return (G, K') the reduced gains of the program."""
+        return self.program.net_gains()
+
 
 @dataclass(frozen=True)
 class LinearCertificate(SumCertificate):
