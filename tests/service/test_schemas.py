@@ -71,7 +71,7 @@ def is_coerced(value: Any) -> bool:
     return any(map(is_coerced, value)) if isinstance(value, list) else isinstance(value, str | bool | int | float)
 
 
-@settings(max_examples=examples(1000))
+@settings(max_examples=examples(400))
 @given(st.dictionaries(st.sampled_from(sorted(gp.Job.model_fields)), VALUES, max_size=3))
 def test_a_job_is_valid_iff_the_library_takes_it(fields: dict[str, Any]) -> None:
     schema, job, faults = gp.json_schema("job")["properties"], {"job_id": "a", **fields}, tuple[gp.Fault, ...]()
