@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from gavel_py.errors import ConflictError
 from gavel_py.policies import Policy
 from gavel_py.policies.constraints.base import Constraint
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve, Shared
@@ -15,13 +16,7 @@ from gavel_py.policies.hierarchical import Hierarchical
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.tolerances import MET
-
-
-class BrokenLimitError(ConflictError):
-    """Replicas exceed a limit of training and services by themselves."""
-
-    def __init__(self, limit: Shared) -> None:
-        super().__init__([limit.text, "the floors of services"], alone=False, can_be_soft=False)
+from gavel_py.serving.market import Rule
 
 
 @dataclass(frozen=True)
@@ -30,6 +25,12 @@ class Held:
 
     replicas: tuple[tuple[str | None, str, int], ...]
     cluster: Cluster
+
+    @classmethod
+    def on(cls, cluster: Cluster, *replicas: tuple[str | None, str, int]) -> Held:
+        """Return what replicas hold; their types may have other names than those of the cluster."""
+        names = cluster.accelerator_names
+        return cls(tuple((tenant, same_accelerator(name, names) or name, count) for tenant, name, count in replicas), cluster)
 
     def gpus(self, tenants: Iterable[str] | None = None, accelerator: str | None = None) -> float:
         """Return the GPUs of the replicas of some tenants, or all, on a type, or all."""
@@ -42,9 +43,6 @@ class Held:
 
         What replicas hold is part of what constraints limit, guarantee or reserve. Under `hierarchical`, a tenant has s·C / c_j for
         each replica before its jobs rise: the work of a job of s GPUs that can run on type j only, and always does.
-
-        Raises:
-            BrokenLimitError: Replicas exceed a limit.
         """
         policy = replace(policy, constraints=tuple(self._beside(policy.constraints)))
         if not isinstance(policy, Hierarchical):
@@ -56,40 +54,51 @@ class Held:
                 held.setdefault(tenant, []).append(count * self.cluster.num_gpus / gpus[name])
         return replace(policy, held=held or None)
 
+    def of(self, limit: Shared) -> tuple[float, float]:
+        """Return how much a constraint allows, and how much of it the replicas hold."""
+        if isinstance(limit, CostBudget):
+            prices = dict(zip(self.cluster.accelerator_names, np.nan_to_num(self.cluster.prices_per_hour).tolist(), strict=True))
+            return limit.per_hour, sum(prices[name] * count for _, name, count in self.replicas)
+        if isinstance(limit, Reserve):
+            known = same_accelerator(limit.accelerator, self.cluster.accelerator_names)
+            others = self.gpus(None, known) - self.gpus(limit.reserved_for, known)
+            return float(sum(node.num_gpus for node in self.cluster.nodes_of(known or ""))) - limit.gpus, others
+        assert isinstance(limit, MaxGpus | Quota)  # noqa: S101
+        part = limit.share or 0.0 if isinstance(limit, Quota) else 0.0
+        gpus, accelerator = part * self.cluster.num_gpus if limit.gpus is None else limit.gpus, getattr(limit, "accelerator", None)
+        return gpus, self.gpus(None if limit.tenant is None else [limit.tenant], accelerator)
+
     def _beside(self, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
         """Yield the constraints without what replicas hold of them."""
         for each in constraints:
-            if isinstance(each, MaxGpus) and each.job is None:
-                tenants = None if each.tenant is None else [each.tenant]
-                yield each.model_copy(update={"gpus": _left(each, each.gpus, self.gpus(tenants, each.accelerator))})
-            elif isinstance(each, Quota):
-                yield from self._quota(each)
-            elif isinstance(each, CostBudget):
-                prices = dict(zip(self.cluster.accelerator_names, np.nan_to_num(self.cluster.prices_per_hour), strict=True))
-                cost = sum(prices[name] * count for _, name, count in self.replicas)
-                yield each.model_copy(update={"per_hour": _left(each, each.per_hour, float(cost))})
-            elif isinstance(each, Reserve):
-                yield from self._reserve(each)
-            else:
+            if not _counts_replicas(each):
                 yield each
+                continue
+            most, held = self.of(each)
+            left = most - held
+            if isinstance(each, CostBudget | MaxGpus):
+                yield each.model_copy(update={"per_hour" if isinstance(each, CostBudget) else "gpus": max(0.0, left)})
+            elif isinstance(each, Reserve):
+                more = each.gpus - self.gpus(each.reserved_for, each.accelerator)
+                yield from [each.model_copy(update={"gpus": more})] if more > 0 else []
+            elif isinstance(each, Quota) and (left > 0 or not each.borrowable):
+                yield each.model_copy(update={"share": None, "gpus": max(0.0, left), "guaranteed": each.guaranteed and left > 0})
 
-    def _quota(self, quota: Quota) -> Iterator[Constraint]:
-        total = quota.gpus if quota.gpus is not None else (quota.share or 0.0) * self.cluster.num_gpus
-        held = self.gpus([quota.tenant])
-        left = total - held if quota.borrowable else _left(quota, total, held)
-        if left > 0 or not quota.borrowable:
-            guaranteed = quota.guaranteed and left > 0
-            yield quota.model_copy(update={"share": None, "gpus": left, "guaranteed": guaranteed})
 
-    def _reserve(self, reserve: Reserve) -> Iterator[Constraint]:
-        of_type, own = self.gpus(None, reserve.accelerator), self.gpus(reserve.reserved_for, reserve.accelerator)
-        left = float(sum(n.num_gpus for n in self.cluster.nodes_of(self._known(reserve.accelerator)))) - of_type
-        _left(reserve, left, reserve.gpus - own)
-        if reserve.gpus > own:
-            yield reserve.model_copy(update={"gpus": reserve.gpus - own})
+def rules_of(policy: Policy, cluster: Cluster) -> Iterator[Rule]:
+    """Yield the hard limits of a policy that replicas alone must keep."""
+    for each in policy.constraints:
+        if _counts_replicas(each) and each.penalty is None and not (isinstance(each, Quota) and each.borrowable):
+            yield Rule(each.text, Held.on(cluster).of(each)[0] * (1 + MET), partial(_use, each, cluster))
 
-    def _known(self, accelerator: str) -> str:
-        return same_accelerator(accelerator, self.cluster.accelerator_names) or accelerator
+
+def _use(limit: Shared, cluster: Cluster, *replica: Any) -> float:
+    return Held.on(cluster, replica).of(limit)[1]
+
+
+def _counts_replicas(constraint: Constraint) -> TypeGuard[Shared]:
+    """Return whether replicas are part of what a constraint limits or guarantees."""
+    return isinstance(constraint, Shared) and not (isinstance(constraint, MaxGpus) and constraint.job is not None)
 
 
 def without_guarantees(policy: Policy) -> Policy:
@@ -105,10 +114,3 @@ def without_guarantees(policy: Policy) -> Policy:
 def has_shared_limits(policy: Policy) -> bool:
     """Return whether the objective depends on whose replicas hold GPUs."""
     return any(isinstance(each, Shared) for each in policy.constraints)
-
-
-def _left(constraint: Shared, limit: float, held: float) -> float:
-    """Return what is left of the limit of a constraint. Raises `BrokenLimitError` if more is held and it is not soft."""
-    if constraint.penalty is None and held > limit * (1 + MET) + MET:
-        raise BrokenLimitError(constraint)
-    return max(0.0, limit - held)

@@ -20,6 +20,7 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.serving.held import rules_of
 from gavel_py.serving.joint_search import JointSearch, Tried, with_gpus
 from gavel_py.serving.market import check_feasible, named_market
 from gavel_py.serving.plan import DEFAULTS, ServingPlan, ServingPlanOptions, stated, type_of, work_gained
@@ -169,7 +170,8 @@ def plan_jointly(
     floors = dict.fromkeys((service.name for service in services), 1.0) | dict(floors)
     # Types without replicas are for training jobs alone: a warning that they are ignored would be wrong.
     useful = [name for name in cluster.accelerator_names if same_accelerator(name, rates.accelerators)]
-    market = named_market(services, cluster.restricted_to(useful) if useful else cluster, rates, "max_min", floors, budget, quotas)
+    there, rules = cluster.restricted_to(useful) if useful else cluster, rules_of(policy, cluster)
+    market = named_market(services, there, rates, "max_min", floors, budget, quotas, rules)
     jobs = list(jobs)
     check_feasible(market)
 

@@ -292,7 +292,7 @@ class JointSearch:
             for each, count in zip(offer.types, y.tolist(), strict=True)
             for _ in range(round(count))
         ]
-        return Held(tuple(found), self.market.cluster)
+        return Held.on(self.cluster, *found)
 
     def _best_by(self, n: int, kept: tuple[float, ...]) -> tuple[Tried, float]:
         """Return the best plan by one objective among those that keep the values of the earlier ones, and a bound on it."""

@@ -7,7 +7,7 @@ minimal set of floors and rules that contradict each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -84,6 +84,14 @@ class Offer:
     note: str
 
 
+class Rule(NamedTuple):
+    """A limit of the user on replicas. use: of a replica, by the tenant of its service, its accelerator type and its GPUs."""
+
+    name: str
+    limit: float
+    use: Callable[[str | None, str, int], float]
+
+
 @dataclass(frozen=True, eq=False)
 class NamedMarket:
     """A market with the names of its parts. is_rule: which shared limits are rules of the user, and could be lifted.
@@ -107,12 +115,13 @@ def named_market(
     floors: Mapping[str, float],
     budget: float | None,
     quotas: Mapping[str, Quota],
+    rules: Iterable[Rule] = (),
 ) -> NamedMarket:
     _check_request(services, objective, floors, quotas)
     known = cluster.known_to(profile, allow_unknown_types=True)  # type: ignore[arg-type]
     offers = _offers(services, known, profile)
     each = _prices(known, offers, needed=objective == "min_cost" or budget is not None)
-    rows, packings = _limits(services, offers, known, each, budget, quotas)
+    rows, packings = _limits(services, offers, known, each, budget, quotas, rules)
     ends = np.cumsum([len(offer.types) for offer in offers])[:-1]
     uses, costs = np.split(np.stack([row.uses for row in rows], axis=1), ends), np.split(each, ends)
     columns = tuple(replace(o.columns, uses=use, costs=cost) for o, use, cost in zip(offers, uses, costs, strict=True))
@@ -332,6 +341,7 @@ def _limits(
     prices: Floats,
     budget: float | None,
     quotas: Mapping[str, Quota],
+    rules: Iterable[Rule],
 ) -> tuple[list[_Row], Packings]:
     types = [each for offer in offers for each in offer.types]
     own = np.repeat(np.arange(len(offers)), [len(offer.types) for offer in offers])
@@ -355,6 +365,9 @@ def _limits(
             uses = (gpus[known] if known else sum(gpus.values())) * np.array([s.tenant == tenant for s in services])[own]
             of_type = f" of {name}" if name else ""
             rows.append(_Row(f"the quota of tenant {tenant}: {limit:g} GPUs{of_type}", float(limit), uses, is_rule=True))
+    for name, limit, use in rules:
+        uses = np.array([use(services[i].tenant, k.accelerator, k.num_gpus) for i, k in zip(own.tolist(), types, strict=True)])
+        rows.append(_Row(name, limit, uses, is_rule=True))
     packings = np.zeros((len(most), len(rows)))
     for r, row in enumerate(rows):
         first, values = row.packings

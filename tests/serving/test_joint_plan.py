@@ -115,8 +115,41 @@ def test_replicas_count_for_limits_and_guarantees_of_their_team() -> None:
     "limit", [gp.MaxGpus(gpus=1, tenant="a"), gp.CostBudget(per_hour=3), gp.Quota(tenant="a", gpus=1, borrowable=False)]
 )
 def test_a_limit_that_replicas_exceed_is_named(limit: Any) -> None:
-    with pytest.raises(gp.ConflictError, match="the floors of services"):
+    with pytest.raises(gp.ConflictError, match="service 'chat': at least 100% of its demand"):
         limited(limit)
+
+
+def on_two_types(*constraints: Any, policy: str = "max_total_throughput") -> gp.JointPlan:
+    """The same teams, with two more GPUs of a type of their own, on which no replica can be."""
+    services, jobs, cluster, rates, _ = two_teams()
+    cluster = gp.Cluster([*cluster.nodes, gp.Node(name="n1", accelerator="u", num_gpus=2)])
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((8, 2)), job_ids=[job.job_id for job in jobs], accelerators=["t", "u"])
+    plan = gp.plan_jointly(services, jobs, cluster, rates, speeds, gp.resolve_policy(policy, constraints=constraints))
+    plan.verify()
+    return plan
+
+
+def test_shares_are_those_of_all_types_even_without_replicas() -> None:
+    assert gpus_of_teams(on_two_types(gp.Quota(tenant="a", share=0.3, borrowable=False)))["a"] == pytest.approx(1)
+    on_the_type_of_jobs = on_two_types(gp.Reserve(accelerator="u", gpus=2, reserved_for=["a"])).training
+    assert on_the_type_of_jobs.time_fractions[4:, 1].sum() == pytest.approx(0)
+
+
+def test_all_limits_that_keep_services_out_are_named() -> None:
+    """Either reserve alone leaves a type for the replicas."""
+    services, jobs, _, _, _ = two_teams()
+    cluster = gp.Cluster([gp.Node(name=name, accelerator=name, num_gpus=4) for name in "tu"])
+    rows = [gp.ServingRate(model="m", accelerator=name, requests_per_second=1.0, condition="offline") for name in "tu"]
+    speeds = gp.ThroughputProfile.from_matrix(np.ones((8, 2)), job_ids=[job.job_id for job in jobs], accelerators=["t", "u"])
+    reserves = [gp.Reserve(accelerator=name, gpus=4, reserved_for=["b"]) for name in "tu"]
+    here = services, jobs, cluster, gp.ServingProfile("rates", rows), speeds
+    with pytest.raises(gp.ConflictError) as error:
+        gp.plan_jointly(*here, gp.resolve_policy("max_total_throughput", constraints=reserves))
+    assert len(error.value.constraints) == 3
+    assert [each.text in error.value.constraints for each in reserves] == [True, True]
+    for kept in reserves:
+        plan = gp.plan_jointly(*here, gp.resolve_policy("max_total_throughput", constraints=[kept]))
+        assert kept.accelerator not in {row["accelerator"] for row in plan.places}
 
 
 def test_replicas_may_exceed_a_soft_limit() -> None:
