@@ -9,8 +9,10 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from hmac import compare_digest
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -27,7 +29,7 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gavel_py.allocation.solver import solve
-from gavel_py.errors import GavelError, InputError, UnknownNameError, refuse
+from gavel_py.errors import GavelError, UnknownNameError, refuse
 from gavel_py.io.records import WORDING, check_records
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.job import Job
@@ -61,10 +63,6 @@ class Limits:
     problem_jobs: int = 10_000
     allox_jobs: int = 1000
     problem_parts: int = 250
-
-    def of_connections(self) -> dict[str, int]:
-        """Return the limits that uvicorn keeps."""
-        return {"limit_concurrency": self.connections, "timeout_keep_alive": int(self.idle_seconds)}
 
 
 def checked_problem(body: str, limits: Limits) -> dict[str, Any]:
@@ -322,9 +320,8 @@ class Routes:
                 raise ProblemError(429, "too many requests wait for events", retry_after=5)
             self._followers += 1
             try:
-                await asyncio.wait_for(self._until_after(after), min(wait, self.limits.follow_seconds))
-            except TimeoutError:
-                pass
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._until_after(after), min(wait, self.limits.follow_seconds))
             finally:
                 self._followers -= 1
         lines = await run_in_threadpool(self.session.events_after, after, limit)
@@ -366,19 +363,12 @@ class Routes:
         text = json.dumps({"schema_version": Session.schema_version, **document})
         return Response(text, status, {"cache-control": "no-store"}, JSON)
 
-    def reading(self, read: Callable[..., dict[str, Any]]) -> Callable[..., Awaitable[Response]]:
-        """Return a route without arguments that answers with what a method of the session returns."""
+    def reading(self, read: Callable[..., dict[str, Any]]) -> Callable[..., Response]:
+        """Return a route with the arguments of a method of the reader that answers with what it returns."""
 
-        async def route() -> Response:
-            return self._answer(await run_in_threadpool(read))
-
-        return route
-
-    def reading_job(self, read: Callable[[str], dict[str, Any]]) -> Callable[..., Awaitable[Response]]:
-        """Return a route with the id of a job that answers with what a method of the session returns."""
-
-        async def route(job_id: str) -> Response:
-            return self._answer(await run_in_threadpool(read, job_id))
+        @wraps(read)
+        def route(**given: Any) -> Response:
+            return self._answer(read(**given))
 
         return route
 
@@ -410,8 +400,8 @@ def application(session: Session, hosts: Sequence[str], tokens: Mapping[str, str
         ("POST", "/v1/events", routes.post_events, "apply events in order"),
         ("GET", "/v1/events", routes.get_events, "events after a version, or wait for the first"),
         ("GET", "/v1/rounds/current", routes.reading(routes.reader.current_round), "the last round, and what runs now"),
-        ("GET", "/v1/jobs/{job_id:path}/explanation", routes.reading_job(routes.reader.explanation), "why a job gets what it gets"),
-        ("GET", "/v1/jobs/{job_id:path}", routes.reading_job(routes.reader.job), "a job: what it holds, and why it waits"),
+        ("GET", "/v1/jobs/{job_id:path}/explanation", routes.reading(routes.reader.explanation), "why a job gets what it gets"),
+        ("GET", "/v1/jobs/{job_id:path}", routes.reading(routes.reader.job), "a job: what it holds, and why it waits"),
         ("GET", "/v1/tenants", routes.reading(routes.reader.tenants), "shares of tenants: entitled, promised, delivered"),
         ("POST", "/v1/solve", routes.solve, "solve a problem beside the session"),
         ("GET", "/metrics", routes.get_metrics, "metrics of Prometheus"),
@@ -420,10 +410,9 @@ def application(session: Session, hosts: Sequence[str], tokens: Mapping[str, str
     for path, route in (("/", routes.get_page), ("/cookie", routes.get_cookie)):
         app.add_api_route(path, route, include_in_schema=False, response_class=Response)
     for method, path, route, summary in table:
-        app.add_api_route(path, route, methods=[method], summary=summary, response_class=Response)
+        app.add_api_route(path, route, methods=[method], summary=summary, response_class=Response, response_model=None)
     app.add_api_route("/openapi.json", lambda: Response(openapi(app), media_type=JSON), include_in_schema=False)
     app.add_exception_handler(ProblemError, _on_problem)
-    app.add_exception_handler(InputError, _on_input_error)
     app.add_exception_handler(GavelError, _on_input_error)
     app.add_exception_handler(RequestValidationError, _on_wrong_query)
     app.add_exception_handler(HTTPException, _on_http_error)

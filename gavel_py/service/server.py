@@ -65,7 +65,8 @@ def serve_api(
         refuse("api", (with_port and not tokens, "token_file", no_tokens), (with_port and path is not None, "path", both))
         names = (host, socket.gethostname().lower(), socket.getfqdn().lower()) if address != LOOPBACK else (host,)
         guard, routes = application(session, (*LOCAL_NAMES, *names), tokens, limits)
-        server = uvicorn.Server(uvicorn.Config(guard, http=partial(TimedProtocol, limits), **SETTINGS, **limits.of_connections()))
+        most = {"limit_concurrency": limits.connections, "timeout_keep_alive": int(limits.idle_seconds)}
+        server = uvicorn.Server(uvicorn.Config(guard, http=partial(TimedProtocol, limits), **SETTINGS, **most))
         server.capture_signals = nullcontext  # which would end the process at once; here, what waits is answered first
         asyncio.run(_serve(server, listener, routes, partial(ready, url)))
     finally:
