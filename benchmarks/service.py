@@ -7,6 +7,8 @@
 Jobs are drawn from Gavel's types; 100 on 48 GPUs, 10,000 on 8,330. A turn is a submit, a complete and a round, one request each on
 a kept connection of the Unix socket. Events of 8 clients are each synced. Kills come at drawn times while 16 clients send each
 event until it is answered; afterwards, the rounds are those of the library for the log, and each answered event is in it once.
+Histories are those of the tests: sent to a service, to two processes of `gavel step` and to a `RoundScheduler`, they must give the
+same rounds as text.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ from typing import Any
 import tables
 
 import gavel_py as gp
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.service.sessions import CLUSTER, as_changes, changes_in, history, library_rounds
 
 CLUSTERS = {100: "v100:16/4,p100:16/4,k80:16/4", 10_000: "v100:3328/4,p100:2504/4,k80:2498/2"}
 TURNS, STEPS, CLIENTS, KILLERS = 60, 5, 8, 16
@@ -69,10 +74,13 @@ class Program:
         self.name, self.serve, self.step = name, serve, step
 
     @contextmanager
-    def serving(self, folder: Path, size: int) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-        """Run the service, and yield it with the seconds until it answers."""
+    def serving(self, folder: Path, cluster: str) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
+        """Run the service, and yield it with the seconds until it answers. Its standard error is in `errors` beside the folder."""
         began = time.perf_counter()
-        with subprocess.Popen(self.serve(folder, CLUSTERS[size]), stderr=subprocess.DEVNULL) as process:
+        with (
+            open(folder.with_name("errors"), "ab") as errors,
+            subprocess.Popen(self.serve(folder, cluster), stderr=errors) as process,
+        ):
             try:
                 while True:
                     with suppress(OSError, http.client.HTTPException):
@@ -138,7 +146,7 @@ def times(program: Program, size: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "state"
         folder.mkdir(mode=0o700)
-        with program.serving(folder, size) as (process, _):
+        with program.serving(folder, CLUSTERS[size]) as (process, _):
             client = Connection(folder / "api.sock")
             first = [submit(number, job) for number, job in enumerate(jobs[:size])]
             found["all submits in one request, s"] = [timed(lambda: client.send_events(first))]
@@ -159,7 +167,7 @@ def times(program: Program, size: int) -> dict[str, str]:
             client.close()
             process.kill()
             process.wait()
-        with program.serving(folder, size) as (process, seconds):
+        with program.serving(folder, CLUSTERS[size]) as (process, seconds):
             found["recovery, s"] = [seconds]
             process.kill()
             process.wait()
@@ -184,7 +192,7 @@ def throughput(program: Program, seconds: float = 5.0) -> float:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "state"
         folder.mkdir(mode=0o700)
-        with program.serving(folder, 100):
+        with program.serving(folder, CLUSTERS[100]):
             Connection(folder / "api.sock").send_events([submit(number, job) for number, job in enumerate(jobs)])
             end = time.perf_counter() + seconds
 
@@ -235,7 +243,7 @@ def kills(program: Program, count: int) -> dict[str, int]:
 
         def kill() -> None:
             for _ in range(count):
-                with program.serving(folder, 100) as (process, _):
+                with program.serving(folder, CLUSTERS[100]) as (process, _):
                     time.sleep(chance.uniform(0.05, 0.8))
                     process.send_signal(signal.SIGKILL)
             done.set()
@@ -265,6 +273,12 @@ def kills(program: Program, count: int) -> dict[str, int]:
 
 
 WORDS = ["id", "event", "job", "job_id", "steps_done", "node", "policy", "fields", "options", "now_seconds", "table", "x" * 2000]
+OPTIONS = ["agnostic", "efficiency", "caution", "tenants", "held", "seed", "min_share", "thresholds", "by", "reference", "x"]
+JOBS = [
+    {"job_id": "a", "job_type": "ResNet-18 (batch size 64)", "total_steps": 1000},
+    {"job_id": "b", "job_type": "Transformer (batch size 64)", "num_gpus": 2, "tenant": "t", "depends_on": ["a"]},
+    {"job_id": "c", "job_type": "ResNet-50 (batch size 64)", "min_gpus": 1, "max_gpus": 8, "deadline_seconds": 9000},
+]
 KINDS = ["submit", "complete", "report", "job_failed", "update", "node_down", "policy", "round", "no"]
 
 
@@ -297,37 +311,79 @@ def drawn_body(chance: random.Random) -> bytes:
     return text
 
 
+def drawn_problem(chance: random.Random) -> bytes:
+    """Return a problem of `POST /v1/solve` in which some values are drawn."""
+    jobs = [dict(chance.choice(JOBS)) for _ in range(chance.randrange(1, 6))]
+    problem: dict[str, Any] = {"jobs": jobs, "cluster": "v100:4,k80:8/2", "policy": chance.choice(gp.policy_names()), "options": {}}
+    for _ in range(chance.randrange(4)):
+        place = chance.choice([problem, problem["options"], *jobs])
+        names = list(problem) if place is problem else OPTIONS if place is problem["options"] else list(gp.Job.model_fields)
+        place[chance.choice(names)] = chance.choice([drawn_value(chance), "v100:999999999/1", 10**6, 10**30, [1, 2, 4], "v100"])
+        if not isinstance(problem["jobs"], list) or not isinstance(problem["options"], dict):
+            break
+    return json.dumps(problem).encode()
+
+
 def fuzz(program: Program, count: int) -> dict[str, int]:
-    """Return how often drawn requests had which status."""
-    chance, found = random.Random(2), dict[str, int]()  # noqa: S311
+    """Return how often drawn requests had which status, and the number of tracebacks in answers and in what the service says."""
+    chance, found, tracebacks = random.Random(2), dict[str, int](), 0  # noqa: S311
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "state"
         folder.mkdir(mode=0o700)
-        with program.serving(folder, 100):
+        with program.serving(folder, CLUSTERS[100]):
             made = Connection(folder / "api.sock")
             for _ in range(count):
-                route = chance.choice(["/v1/events"] * 8 + ["/v1/solve", "/v1/nothing"])
-                made.request("POST", route, drawn_body(chance), JSON)
+                route = chance.choice(["/v1/events"] * 7 + ["/v1/solve"] * 2 + ["/v1/nothing"])
+                is_problem = route == "/v1/solve" and chance.random() < 0.8
+                made.request("POST", route, (drawn_problem if is_problem else drawn_body)(chance), JSON)
                 answer = made.getresponse()
-                text = answer.read()
-                assert b"Traceback" not in text
-                found[str(answer.status)] = found.get(str(answer.status), 0) + 1
+                tracebacks += b"Traceback" in answer.read()
+                found[f"status {answer.status}"] = found.get(f"status {answer.status}", 0) + 1
             made.close()
-    return dict(sorted(found.items()))
+        tracebacks += folder.with_name("errors").read_bytes().count(b"Traceback")
+    return dict(sorted(found.items())) | {"tracebacks": tracebacks}
+
+
+def doors(program: Program, count: int) -> dict[str, int]:
+    """Return how many drawn histories, and how many of their rounds, differ between the service, single steps and the library."""
+    rounds = of_answers = of_library = 0
+    for seed in range(count):
+        events = history(seed)
+        wanted, half = [as_changes(each) for each in library_rounds(events)], len(events) // 2
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "served"
+            with program.serving(folder, CLUSTER):
+                client = Connection(folder / "api.sock")
+                served = [*client.send_events(events[:half]), *client.send_events(events[half:])]
+                client.close()
+            stepped = []
+            for part in (events[:half], events[half:]):
+                command = [*program.step(Path(place) / "stepped"), "--cluster", CLUSTER]
+                lines = "".join(f"{json.dumps(each)}\n" for each in part)
+                done = subprocess.run(command, input=lines, text=True, check=False, capture_output=True)  # 2 if one is refused
+                stepped += [json.loads(line) for line in done.stdout.splitlines()]
+        for each in stepped:
+            each.pop("schema_version")
+        rounds += len(wanted)
+        of_answers += json.dumps(served) != json.dumps(stepped)
+        of_library += json.dumps(changes_in(served), sort_keys=True) != json.dumps(wanted, sort_keys=True)
+    names = ("histories", "rounds", "differ between service and steps", "differ from the library")
+    return dict(zip(names, (count, rounds, of_answers, of_library), strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["times", "kills", "fuzz"])
+    parser.add_argument("--only", choices=["times", "kills", "fuzz", "doors"])
     parser.add_argument("--prototype", metavar="FILE")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--histories", type=int, default=50)
     parser.add_argument("--jobs", type=int, choices=sorted(CLUSTERS), action="append")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     found = programs(given.prototype)
-    for name, call in {"times": _times, "kills": _kills, "fuzz": _fuzz}.items():
+    for name, call in {"times": _times, "kills": _kills, "fuzz": _fuzz, "doors": _doors}.items():
         if given.only in (None, name):
             text = call(found, given) + f"\n{tables.machine()}; `python benchmarks/service.py --only {name} --write`.\n"
             sys.stdout.write(text)
@@ -354,7 +410,12 @@ def _kills(found: list[Program], given: argparse.Namespace) -> str:
 
 def _fuzz(found: list[Program], given: argparse.Namespace) -> str:
     counts = fuzz(found[0], given.requests)
-    return tables.markdown([f"status {code}" for code in counts], [list(counts.values())])
+    return tables.markdown(list(counts), [list(counts.values())])
+
+
+def _doors(found: list[Program], given: argparse.Namespace) -> str:
+    counts = doors(found[0], given.histories)
+    return tables.markdown(list(counts), [list(counts.values())])
 
 
 if __name__ == "__main__":
