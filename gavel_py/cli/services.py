@@ -36,12 +36,14 @@ class ServicesOptions(Output):
     floor: tuple[str, ...] = option(
         "Input", metavar="SERVICE=T", help="Least served fraction of a service; may be repeated [1: all of its demand]."
     )
+    above_floors: bool = option("Input", help="With --floor: let services also use GPUs that training never needs.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse(
             (self.services is None and self.floor, "--floor is about services; give --services FILE with it"),
             (self.services is None and self.rates != RATES["default"], "--rates is about services; give --services FILE with it"),
+            (self.above_floors and not self.floor, "--above-floors is for services with a --floor below 1; give one"),
         )
 
 
@@ -62,6 +64,7 @@ def beside_services(
         loaded.profile,
         policy,
         floors=numbers_of(request.floor, *FLOOR),
+        above_floors=request.above_floors,
         problem_options=loaded.options.model_dump(include={*OF_PROBLEM}),
         **limits,
     )

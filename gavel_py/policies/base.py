@@ -47,14 +47,15 @@ class AllocationStatus(StrEnum):
     """The solve failed. Jobs have the times of an earlier allocation, or isolated shares of what it leaves; nothing is proven."""
 
 
-def option(default: Any, text: str) -> Any:
+def option(default: Any, text: str, *, in_label: bool = True) -> Any:
     """Return a dataclass field for an option of a policy.
 
     Args:
         default: Value of the option if it is not given.
         text: One line of explanation, which `gavel policies show` prints.
+        in_label: Whether the label of a policy has it; not one that follows from other inputs.
     """
-    return dataclasses.field(default=default, metadata={"help": text})
+    return dataclasses.field(default=default, metadata={"help": text, "in_label": in_label})
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class Policy(ABC):
     @property
     def label(self) -> str:
         """The name with the options that differ from their defaults, in the syntax of the command line: fifo,backfill=true."""
-        options = (f"{name}={_text(value)}" for name, value in self._changed().items())
+        hidden = {field.name for field in dataclasses.fields(self) if not field.metadata.get("in_label", True)}
+        options = (f"{name}={_text(value)}" for name, value in self._changed().items() if name not in hidden)
         return ",".join([self.name, *options])
 
     def _changed(self) -> dict[str, Any]:

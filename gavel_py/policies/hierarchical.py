@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class Hierarchical(FillingPolicy):
         None, "file of the tenant tree; none: all tenants that jobs name, side by side with weight 1"
     )
     held: Mapping[str, Sequence[float]] | None = option(
-        None, "{tenant: s·v of each replica of its services}, which it has before its jobs rise"
+        None, "{tenant: s·v of each replica of its services}, which it has before its jobs rise", in_label=False
     )
 
     def __post_init__(self) -> None:
@@ -52,11 +52,6 @@ class Hierarchical(FillingPolicy):
     @cached_property
     def _leaves(self) -> frozenset[str]:
         return frozenset(tenant.name for tenant in self.tenant_tree.tenants) - self.tenant_tree.parents
-
-    @property
-    def label(self) -> str:
-        """The name with the options that users choose; what services hold follows from these."""
-        return super().label if self.held is None else replace(self, held=None).label
 
     @property
     def reads(self) -> tuple[str, ...]:

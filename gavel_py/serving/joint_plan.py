@@ -7,7 +7,7 @@ a search (`joint_search`); what they hold counts for the shares and limits of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -20,12 +20,13 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.problem import AllocationProblem
+from gavel_py.problem.tolerances import PROOF_TOLERANCE
 from gavel_py.serving.held import rules_of
 from gavel_py.serving.joint_search import JointSearch, Tried, with_gpus
-from gavel_py.serving.market import check_feasible, named_market
+from gavel_py.serving.market import check_feasible, gpus_of, named_market
 from gavel_py.serving.plan import DEFAULTS, ServingPlan, ServingPlanOptions, stated, type_of, work_gained
 from gavel_py.serving.replicas import relaxed
-from gavel_py.serving.whole_replicas import GAP, WholePlan, best_level
+from gavel_py.serving.whole_replicas import GAP, WholePlan, best_level, whole_plan
 
 if TYPE_CHECKING:
     from gavel_py.allocation.result import Allocation
@@ -180,15 +181,41 @@ def plan_jointly(
 
     search = JointSearch(market, cluster, build, policy, options.limit)
     best, value, bound = search.best()
+    problem, solver = search.build(best.rest), Solver(search.held(best.replicas).policy(policy))
+    training = solver.solve(problem)
+    if options.above_floors:
+        best = _with_spare_gpus(search, best, training, solver)
+        problem = search.build(best.rest)
+        training = solver.solve(problem)
     levels = [best_level(columns, y)[0] for columns, y in zip(market.market.services, best.replicas, strict=True)]
     relaxation = relaxed(market.market)
     serving = stated(
         market, "max_min", WholePlan(best.replicas, np.array(levels), min(levels), relaxation.bound), relaxation.multipliers
     )
-    problem, solver = search.build(best.rest), Solver(search.held(best.replicas).policy(policy))
-    training = solver.solve(problem)
     costs = Rows(_costs(serving, best, training, lambda rest: solver.solve(search.build(rest))))
     return JointPlan(serving, best.places, cluster, best.rest, problem, solver.policy, training, value, bound, costs)
+
+
+def _with_spare_gpus(search: JointSearch, best: Tried, training: Allocation, solver: Solver) -> Tried:
+    """Return a plan with replicas on GPUs that training never needs, the same plan if that is none or some tenant would lose."""
+    market, problem = search.market, search.build(best.rest)
+    needed = np.where(training.time_fractions > 0, problem.most_gpus_by_type, 0.0).sum(axis=0)
+    spare = search.same @ np.floor(np.maximum(problem.capacities - needed, 0.0))
+    limits, names = market.market.limits.copy(), market.cluster.accelerator_names
+    limits[[market.limit_names.index(gpus_of(name)) for name in names]] = np.where(
+        search.same.any(axis=1), best.gpus + spare, market.cluster.capacities
+    )
+    rates = [
+        service.weight * columns.demand.sum() for service, columns in zip(market.services, market.market.services, strict=True)
+    ]
+    more = replace(market.market, limits=limits, gains=np.array(rates), common=0.0)
+    found = whole_plan(more, relaxed(more), search.limit)
+    placed = None if found is None else search.placed(found.replicas)
+    if found is None or placed is None:
+        return best
+    gained = work_gained(training, solver.solve(search.build(placed[1])))
+    is_free = all(part is None or part >= -PROOF_TOLERANCE for part in gained.values())
+    return best._replace(replicas=found.replicas, places=placed[0], rest=placed[1]) if is_free else best
 
 
 def _costs(

@@ -331,7 +331,7 @@ class JointSearch:
             return False
         found = [self._bounded(n, gpus) for n in range(len(self.objectives))]
         bounds = tuple(each.value for each in found)
-        placed, values, missing = self._placed(needed), tuple(-math.inf for _ in bounds), frozenset[str]()
+        placed, values, missing = self.placed(needed), tuple(-math.inf for _ in bounds), frozenset[str]()
         if placed is not None:
             problem, held = self.build(placed[1]), self.held(needed)
             missing = frozenset(problem.excluded.keys() - self.whole.excluded.keys() - self.hopeless)
@@ -396,7 +396,7 @@ class JointSearch:
 
     # ---------------------------------------------------------------------------------------------------------- on which nodes
 
-    def _placed(self, replicas: Sequence[Floats]) -> tuple[Rows, Cluster] | None:
+    def placed(self, replicas: Sequence[Floats]) -> tuple[Rows, Cluster] | None:
         """Return the nodes of all replicas, the largest first, each where least is left, and the rest; None if some do not fit."""
         cluster = self.market.cluster
         free = {node.name: node.num_gpus for node in self.cluster.nodes}
@@ -432,7 +432,10 @@ def _with_rows(matrix: SparseMatrix, rows: Floats) -> SparseMatrix:
 
 def with_gpus(cluster: Cluster, gpus: Mapping[str, int]) -> Cluster:
     """Return a cluster with these numbers of GPUs on its nodes."""
-    return Cluster([node.model_copy(update={"num_gpus": gpus[node.name]}) for node in cluster.nodes], cluster.accelerator_types)
+    nodes = [node.model_copy(update={"num_gpus": gpus[node.name]}) for node in cluster.nodes]
+    found = Cluster(nodes, cluster.accelerator_types)
+    found.left_out = cluster.left_out
+    return found
 
 
 def _is_anywhere(problem: AllocationProblem) -> bool:

@@ -8,6 +8,7 @@ class PlanKeywords(TypedDict, total=False):
     floors: Mapping[str, float] | None
     budget_per_hour: float | None
     quotas: Mapping[str, Quota] | None
+    above_floors: bool
     time_limit_seconds: float | None
 
 class ScheduleKeywords(TypedDict, total=False):

@@ -200,6 +200,11 @@ class ServingPlanOptions(Options):
         None,
         description="{tenant: largest number of GPUs, or {accelerator type: largest number}} for the services of a tenant.",
     )
+    above_floors: bool = Field(
+        False,
+        description="Of `plan_jointly`: whether services serve more than their floors, by weight times rate, on GPUs that are not "
+        "needed even if all jobs with time on their type run at once. Other plans always do.",
+    )
     time_limit_seconds: SecondsAboveZero | None = Field(
         None, description="Time after which the search ends with the best plan found. None for no limit."
     )

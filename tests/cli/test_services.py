@@ -117,6 +117,7 @@ def test_the_page_has_the_services(gavel: Gavel) -> None:
         (("-p", "fifo"), "policy fifo: cannot decide beside services"),
         (("--floor", "chat=x"), "--floor chat=x: 'x' is not a decimal number"),
         (("--floor", "chta=1"), "chta"),
+        (("--above-floors",), "--above-floors is for services with a --floor below 1"),
         (("--services", "jobs.csv"), "jobs.csv"),
         (("-c", "k80:1"), "service 'chat': at least 100% of its demand"),
     ],

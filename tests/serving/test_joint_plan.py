@@ -231,3 +231,15 @@ def test_a_shortfall_of_almost_0_is_no_unit() -> None:
     plan = gp.plan_jointly(*here, "min_cost", problem_options={"whole_gangs": True})
     assert list(plan.training.excluded) == ["j1"]
     assert plan.value == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("jobs", "served"), [(2, 1.0), (3, 0.5), (4, 0.5)])
+def test_services_get_what_training_never_needs_if_they_ask(jobs: int, served: float) -> None:
+    here = two_teams(gpus=6, jobs=jobs)
+    low = gp.plan_jointly(*here, "max_total_throughput", floors={"chat": 0.5})
+    high = gp.plan_jointly(*here, "max_total_throughput", floors={"chat": 0.5}, above_floors=True)
+    high.verify()
+    assert low.serving.served == {"chat": pytest.approx(0.5)}
+    assert high.serving.served == {"chat": pytest.approx(served)}
+    assert high.training.objective_value == pytest.approx(min(2 * jobs, 5))
+    assert gpus_of_teams(high) == pytest.approx(gpus_of_teams(low))
