@@ -132,6 +132,20 @@ def test_jobs_wait_for_the_driver_while_their_nodes_are_away(tmp_path: Path, sta
     assert [job.held for job in slurm.jobs.values()].count({}) == 1, "they start within the round"
 
 
+def test_jobs_wait_for_the_driver_while_slurm_counts_gpus_that_nobody_has(tmp_path: Path) -> None:
+    """As 22.05 does for a while after its restart, on a node whose jobs have ended meanwhile."""
+    slurm = cluster_with(1, 4)
+    slurm.states["k80-0"] = "UNKNOWN"
+    slurm.counted["v100-0"] = {"gres_used": "gpu:v100:3"}
+    with driver(slurm, tmp_path) as driven:
+        _, applied = driven.round()
+        assert (applied.given_back, bound(slurm)) == ([], {1})
+        slurm.counted.clear()
+        slurm.clock.seconds += 5
+        assert driven.fill() is not None
+    assert slurm.jobs[1].held == {"v100-0": 4}
+
+
 def test_jobs_that_slurm_could_start_do_not_wait_for_nodes_that_are_away(tmp_path: Path) -> None:
     """A job of another partition has one of the four GPUs that are there; the next job of that one would have it, too."""
     slurm = cluster()

@@ -138,11 +138,18 @@ class TypeMatcher:
             if node.name in nodes:
                 self._features.setdefault(node.accelerator, set()).add(nodes[node.name].features)
 
-    @property
-    def there(self) -> TypeMatcher:
-        """The same for the nodes on which Slurm can start jobs now."""
-        up = {name for name, node in self._nodes.items() if state_of(node) is NodeState.UP}
-        return TypeMatcher(self._partition.on(up - unresponsive_nodes(self._nodes)), self._nodes)
+    def there(self, jobs: Iterable[SlurmJob]) -> TypeMatcher:
+        """Return the same for the GPUs on which Slurm can start jobs now, or when some of these jobs, all in the queue, have ended.
+
+        For a while after a restart, Slurm 22.05 counts the GPUs of nodes as used whose jobs have ended.
+        """
+        held, away = gpus_used(jobs), DOWN | DRAINING | UNRESPONSIVE
+        gpus = {
+            name: sum(node.gpus.values()) - max(0, int(node.used.gpus) - held.get(name, 0))
+            for name, node in self._nodes.items()
+            if not node.states & away
+        }
+        return TypeMatcher(self._partition.on(gpus), self._nodes)
 
     def candidates(self, job: SlurmJob, partitions: Collection[str], barred: Collection[str] = ()) -> tuple[str, ...]:
         """Return the accelerators in these partitions whose nodes all meet the GPU type and --constraint of a job."""
@@ -154,8 +161,9 @@ class TypeMatcher:
 
     def largest_on_node(self, accelerator: str, resources: Resources = NOTHING) -> int:
         """Return the size of the largest gang on one node of a type, given the resources of each GPU."""
-        cpus, memory = resources.cpus, resources.memory_gb
-        return int(self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=cpus, memory_gb_per_gpu=memory))
+        return int(
+            self._cluster.largest_gang(accelerator, "node", cpus_per_gpu=resources.cpus, memory_gb_per_gpu=resources.memory_gb)
+        )
 
     def fits(self, accelerator: str, gpus: int, locality: Locality, split: int, resources: Resources) -> bool:
         """Return whether the empty cluster has room for a gang that divides over nodes in this way (`Job.split`)."""

@@ -42,9 +42,10 @@ class Partition:
     members: Mapping[str, frozenset[str]]
     ahead: Mapping[str, Reservation] = field(default_factory=dict)
 
-    def on(self, nodes: Collection[str]) -> Partition:
-        """Return the same with these nodes only."""
-        return replace(self, cluster=Cluster((n for n in self.cluster.nodes if n.name in nodes), self.cluster.accelerator_types))
+    def on(self, gpus: Mapping[str, int]) -> Partition:
+        """Return the same with these nodes only; gpus: {node: its GPUs}."""
+        there = (node.model_copy(update={"num_gpus": gpus[node.name]}) for node in self.cluster.nodes if node.name in gpus)
+        return replace(self, cluster=Cluster(there, self.cluster.accelerator_types))
 
     @property
     def types(self) -> dict[str, str]:

@@ -311,7 +311,7 @@ class Reconciler:
 
     def without_room(self, job_ids: Iterable[str], jobs: Mapping[str, SlurmJob]) -> set[str]:
         """Return the waiting jobs for which the nodes that are there have no room, so that Slurm could not start them either."""
-        there, known, speeds = self.matcher.there, self.state.tracked, self.state.speeds
+        there, known, speeds = self.matcher.there(jobs.values()), self.state.tracked, self.state.speeds
         return {
             job_id
             for job_id in job_ids
@@ -339,8 +339,12 @@ class Reconciler:
         """Leave a job to Slurm, or set it aside if it could run without the division of nodes by reservations."""
         self.refused[job_id] = str(error)
         self.roles[job_id] = Eligibility(Role.LEFT, "; ".join(fault.problem for fault in error.faults))
-        known = tracked and replace(tracked, barred=[])
-        if known and job and self.whole and job_mapping.has_room(known, job, self.whole, self.state.speeds, self.settings):
+        if (
+            tracked
+            and job
+            and self.whole
+            and job_mapping.has_room(replace(tracked, barred=[]), job, self.whole, self.state.speeds, self.settings)
+        ):
             self.roles[job_id] = Eligibility(Role.ASIDE, "it needs nodes of which some will be reserved before others")
 
     def _look_ahead(self, snapshot: Snapshot, live: Mapping[str, SlurmJob]) -> NodesAhead:
