@@ -19,7 +19,7 @@ from gavel_py.problem.job import Job
 from gavel_py.scheduling import Round, RoundScheduler
 
 LONGEST_ID = 128
-MAX_DEPTH = 32
+MAX_DEPTH, MAX_PARTS = 32, 10_000
 LONGEST_PLACE = 200
 """Number of characters to which the place and the field of a fault are cut, since both may repeat what a caller has sent."""
 
@@ -204,7 +204,7 @@ def event_of(fields: object) -> Event:
     is_kind = isinstance(kind, str)
     refuse(
         place,
-        (_is_deeper(given, MAX_DEPTH), "", f"must be nested at most {MAX_DEPTH} levels deep"),
+        (_is_larger(given, MAX_DEPTH), "", f"must be nested at most {MAX_DEPTH} levels deep, with {MAX_PARTS:,} values in each"),
         (not is_kind, "event", f"must be one of {', '.join(RECORDS)}"),
     )
     check_known(place, "event", [str(kind)], RECORDS)
@@ -214,9 +214,10 @@ def event_of(fields: object) -> Event:
 CONTAINERS = (dict, list)
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def _is_larger(value: Any, levels: int) -> bool:
     within = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in within if type(each) in CONTAINERS)
+    is_large = levels == 0 or len(value) > MAX_PARTS  # some checks take the square of their number
+    return is_large or any(_is_larger(each, levels - 1) for each in within if type(each) in CONTAINERS)
 
 
 def fault_documents(error: GavelError) -> list[dict[str, str]]:

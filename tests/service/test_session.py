@@ -110,6 +110,8 @@ def test_refused_events_change_nothing_and_later_ones_go_on(tmp_path: Path) -> N
         ({"id": "a", "event": ["round"]}, "event 'a', field event: must be one of submit, complete,"),
         (json.loads("[" * 40 + "]" * 40), "event: must be an object, found [[["),
         ({"id": "a", "event": "submit", "job": {"x": json.loads("[" * 40 + "]" * 40)}}, "must be nested at most 32 levels deep"),
+        (submit(0, depends_on=["j9"] * 10_001), "must be nested at most 32 levels deep, with 10,000 values in each"),
+        ({"id": "a", "event": "round", **dict.fromkeys(map(str, range(10_001)))}, "with 10,000 values in each"),
         (7, "event: must be an object, found 7"),
     ]
     with opened(tmp_path) as session:
