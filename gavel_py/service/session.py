@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -215,7 +214,7 @@ class Session(Synchronized):
             submits[event.id] = request
         else:
             self._submit(submits)
-            self._attempt([request], partial(self._apply_one, event))
+            self._attempt([request])
 
     def _repeat(self, request: _Request, event_id: str) -> None:
         digest, version = self._known[event_id]
@@ -229,30 +228,26 @@ class Session(Synchronized):
         """Apply the collected submits, all at once if none is refused."""
         requests = list(submits.values())
         submits.clear()
-
-        def together() -> list[dict[str, Any]]:
-            self.scheduler.submit_all([each.event.made for each in requests])
-            return [{} for _ in requests]
-
-        if len(requests) > 1 and self._attempt(requests, together):
+        if len(requests) > 1 and self._attempt(requests):
             return
         for each in requests:
-            self._attempt([each], partial(self._apply_one, each.event))
+            self._attempt([each])
 
-    def _apply_one(self, event: Event) -> list[dict[str, Any]]:
-        return [event.apply(self.scheduler)]
-
-    def _attempt(self, requests: Sequence[_Request], apply: Callable[[], list[dict[str, Any]]]) -> bool:
-        """Apply requests, and answer them; return whether none was refused. Several that are refused have no answer yet."""
+    def _attempt(self, requests: Sequence[_Request]) -> bool:
+        """Apply a request, or several submits; return whether none is refused. If one of several is, none has an answer yet."""
         try:
-            results = apply()
+            if len(requests) == 1:
+                results = [requests[0].event.apply(self.scheduler)]
+            else:
+                self.scheduler.submit_all([each.event.made for each in requests])
+                results = [{} for _ in requests]
         except GavelError as error:
             if len(requests) == 1:
                 requests[0].refuse(UNPROCESSABLE, fault_documents(error))
             return False
         except Exception as error:
             # A fault of the program may have left the scheduler half changed: what is on the disk is not.
-            logger.exception("event %s failed", requests[0].answer.get("id"))
+            logger.exception("event %s failed", requests[0].event.id)
             try:
                 self._write_lines()
             finally:
