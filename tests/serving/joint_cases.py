@@ -140,7 +140,8 @@ def solved(case: Case, rest: gp.Cluster, whole: gp.AllocationProblem, policy: st
     if missing and policy in ("max_min_fairness", *IN_LEVELS):
         return (0.0,)
     if policy == "hierarchical":
-        theirs = [sum(w for w, t in zip(whole.weights, whole.tenants, strict=True) if t == tenant) for tenant in whole.tenants]
+        runs = whole.weights * ~np.isin(whole.job_ids, list(whole.excluded))
+        theirs = [sum(w for w, t in zip(runs, whole.tenants, strict=True) if t == tenant) or 1.0 for tenant in whole.tenants]
         problem = replace(problem, weights=whole.weights / theirs)
     if policy == "min_cost":  # what a job needs is what it can have on the whole cluster, so part of it may be out of reach
         part = np.minimum(problem.fastest / np.minimum(whole.isolated_throughput, whole.fastest), 1.0)
@@ -179,7 +180,8 @@ def objective_of(rest: gp.Cluster, whole: gp.AllocationProblem, policy: str) -> 
     if policy in ("max_min_fairness", "water_filling"):
         return (least(whole.weights * normal / gpus),)
     if policy == "hierarchical":  # tenants of equal weight, and their jobs by weight
-        theirs = [sum(w for w, t in zip(whole.weights, whole.tenants, strict=True) if t == tenant) for tenant in whole.tenants]
+        runs = whole.weights * ~np.isin(whole.job_ids, list(whole.excluded))
+        theirs = [sum(w for w, t in zip(runs, whole.tenants, strict=True) if t == tenant) or 1.0 for tenant in whole.tenants]
         return (least(whole.weights / theirs * normal / gpus),)
     if policy == "max_total_throughput":
         gains = np.append((speeds / normal[:, None]).ravel(), 0.0)
