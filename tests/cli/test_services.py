@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,37 @@ def test_a_simulation_keeps_the_replicas(gavel: Gavel) -> None:
     makespans = [each["policies"][0]["summary"]["makespan_seconds"] for each in (document, less)]
     assert makespans[0] >= makespans[1]
     assert "Replicas of services stay on" in gavel(*given).out
+
+
+def test_a_simulation_beside_services_continues(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("simulate", *GIVEN, "-p", "max_min_fairness", "--json")
+    whole = json.loads(gavel(*given).out)
+    step, calls = gp.Simulation.step, iter(range(1_000_000))
+
+    def stepping(self: gp.Simulation, until_seconds: float = float("inf")) -> bool:
+        more = step(self, until_seconds)
+        if next(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return more
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gp.Simulation, "step", stepping)
+        assert gavel(*given, "--save-state", "state.json").code == 130
+    again = json.loads(gavel(*given, "--continue", "state.json").out)
+    ends = [each["policies"][0]["summary"]["makespan_seconds"] for each in (whole, again)]
+    assert ends[0] == ends[1]
+    assert again["services"] == whole["services"]
+    done = gavel(*given, "--continue", "state.json", "--rates", "trtllm")
+    assert done.code
+
+
+def test_rounding_is_no_work_of_which_parts_are_gained(gavel: Gavel) -> None:
+    """Team a holds more than its share, so that the last GPU is for team b, but for 1e-10 of it."""
+    written("services.yaml", FILES["services.yaml"].replace("rate: 3", "rate: 13.5"))
+    document = json.loads(gavel("solve", *GIVEN, "-p", "hierarchical", "--json").out)
+    gains = [row["work_gained"]["a"] for row in document["services"]["costs"]]
+    assert gains
+    assert all(gain is None or gain < 10 for gain in gains)
 
 
 def test_other_clusters_have_their_own_replicas(gavel: Gavel) -> None:

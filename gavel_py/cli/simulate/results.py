@@ -293,7 +293,11 @@ def settings_of(request: SimulateOptions) -> dict[str, Any]:
         **dict.fromkeys(request.rounds.of_sharing.keys() - request.rounds.model_fields_set),
         **{name: getattr(request.simulation, name) for name in (*DECLARED["simulation"], *READ_HERE)},
         **{name: getattr(request, name) for name in ("until_seconds", "extrapolate")},
-        **({} if request.services is None else {"services": str(request.services), "floors": request.floor}),
+        **(
+            {}
+            if request.services is None
+            else {"services": str(request.services), "floors": [*request.floor], "rates": request.rates}
+        ),
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,
         "maintenance": list(request.maintenance),
