@@ -22,7 +22,7 @@ from gavel_py.optimization.solving.highs import TimeLimit
 from gavel_py.problem.accelerators import same_accelerator
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.cluster import Cluster
-from gavel_py.problem.tolerances import PROOF_TOLERANCE
+from gavel_py.problem.tolerances import CLEAR, PROOF_TOLERANCE
 from gavel_py.serving.market import NamedMarket, Objective, Quota, ReplicaType, check_feasible, named_market, raise_unsolved
 from gavel_py.serving.replicas import Multipliers, Relaxed, bound_of, packing_of, relaxed
 from gavel_py.serving.requests import Bucket
@@ -466,5 +466,5 @@ def work_gained(now: Allocation, then: Allocation) -> dict[str, float | None]:
 
 
 def _gain(now: float, then: float) -> float | None:
-    """Return the relative gain, None if there was nothing before."""
-    return then / now - 1 if now > 0 else 0.0 if then == now else None
+    """Return the relative gain, None if there was nothing before, up to rounding."""
+    return then / now - 1 if now > CLEAR * then else 0.0 if then <= now else None
