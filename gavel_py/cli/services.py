@@ -85,7 +85,7 @@ def beside_trace(
     """
     if request.services is None:
         return None, policies
-    first = next((each for each in policies if each.name in gp.JointPlan.POLICIES), None)
+    first = next((each for each in policies if each.name in gp.JointPlan.POLICIES and not each.is_agnostic), None)
     plan = beside_services(request, loaded, first or gp.resolve_policy("max_min_fairness"))
     return plan, [plan.policy if each is first else each for each in policies]
 

@@ -95,6 +95,7 @@ def test_a_simulation_keeps_the_replicas(gavel: Gavel) -> None:
     makespans = [each["policies"][0]["summary"]["makespan_seconds"] for each in (document, less)]
     assert makespans[0] >= makespans[1]
     assert "Replicas of services stay on" in gavel(*given).out
+    assert "Replicas of services stay on" in gavel("simulate", *GIVEN, "-p", "max_min_fairness,agnostic=true").out
 
 
 def test_a_simulation_beside_services_continues(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
