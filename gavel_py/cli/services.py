@@ -187,6 +187,9 @@ def _tenants(plan: gp.JointPlan, *, wide: bool) -> Iterator[str]:
     every, names = float(plan.problem.share_capacities.sum()), {each.tenant: each for each in tenants}
     gone = [name for name in held if name not in names]
     training = [sum(each.gpus.values()) for each in tenants] + [0.0] * len(gone)
+    for tenant, count in [*held.items()]:
+        while tenant := names[tenant].parent or "" if tenant in names else "":
+            held[tenant] = held.get(tenant, 0) + count
     services = [held.get(name, 0) for name in (*names, *gone)]
     yield columns_text(
         f"GPUs of tenants, of {every:,g}",

@@ -151,8 +151,8 @@ def plan_jointly(
         cluster: The whole cluster.
         rates: The rates of replicas.
         profile: The throughputs of the training jobs.
-        policy: One of `JointPlan.POLICIES`. Of `water_filling` and `hierarchical`, the first level decides on the replicas, and the
-            levels are then solved to the end.
+        policy: One of `JointPlan.POLICIES`. Of `water_filling` and `hierarchical`, the first level decides on the replicas, as if
+            these held nothing for their tenants; what they hold counts when all levels are then solved.
         options: What the replicas must keep to. Floors are 1 by default, all demand at its SLO.
         problem_options: Arguments of `AllocationProblem.from_jobs`.
         **changes: Fields of `ServingPlanOptions` that replace those of `options`.

@@ -67,6 +67,14 @@ def test_one_answer_has_services_teams_and_training(gavel: Gavel, policy: str) -
     assert teams == {"a": str(count), "b": "0"}
 
 
+def test_tenants_above_others_have_their_services(gavel: Gavel) -> None:
+    written("tenants.yaml", "tenants: {org: {tenants: {dept: {tenants: {a: }}}}, b: }\n")
+    text = gavel("solve", *GIVEN, "-p", "hierarchical,tenants=tenants.yaml").out.split("GPUs of tenants")[1]
+    rows = {line.split()[0]: line.split()[2] for line in text.splitlines() if line.startswith("  ") and "%" in line}
+    assert rows["a"] == rows["dept"] == rows["org"] != "0"
+    assert rows["b"] == "0"
+
+
 def test_no_team_loses_where_that_is_said(gavel: Gavel) -> None:
     written("jobs.csv", "job_id,tenant,job_type,num_gpus,total_steps\na1,a,small,1,9000\n")
     text = " ".join(gavel("solve", *GIVEN).out.split())
