@@ -208,6 +208,8 @@ def test_jobs_that_run_again_wait_for_the_driver_again(small: LoopbackCluster) -
         small.lose_node(node)
         small.tell("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         driver.until(lambda: len(running(small)) == 3, "three jobs to run on the nodes that are left", within=180)
+        # On a node that died, a job may take long to end, and waits only then.
+        driver.until(lambda: small.jobs()[lost].restarts == 1, "the job on the lost node to wait again", within=180)
         driver.rounds(2)
         seen = small.jobs()
         assert {job for job in jobs if seen[job].bound} == {job for job in jobs if not seen[job].placement}
