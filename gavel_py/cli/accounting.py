@@ -456,4 +456,5 @@ def _arrived(jobs: Iterable[gp.Job]) -> list[tuple[float, gp.Job]]:
 
 
 def is_endless(job: gp.Job) -> bool:
+    """Return whether neither the steps nor the duration of a job is known, so that it has no end."""
     return job.total_steps is None and job.duration_seconds is None

@@ -196,6 +196,7 @@ Meaning = Callable[[float, Screen], str]
 
 
 def objective_text(screen: Screen) -> str:
+    """Return a sentence on the objective value, or on why there is none."""
     allocation = screen.allocation
     value = allocation.objective_value
     if allocation.status is gp.AllocationStatus.EMPTY:

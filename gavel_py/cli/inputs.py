@@ -463,13 +463,14 @@ SERVICE = re.compile(r"(?<![a-z])(serve[rs]?|serving|services?|inference|endpoin
 
 
 def _warn_of_services(jobs: Iterable[gp.Job]) -> None:
-    """Warn of jobs that look like services: without an end, and called so."""
+    """Warn of jobs that look like services: without an end, and named like one."""
     found = [each.job_id for each in jobs if is_endless(each) and (SERVICE.search(each.job_id) or SERVICE.search(each.job_type))]
     if found:
-        text = (
-            f"{listed(found, line_width())}: without an end and called so, like a service; --services plans replicas for requests"
+        warnings.warn(
+            f"{listed(found, line_width())}: without an end, and named like a service; --services plans replicas for requests",
+            gp.GavelWarning,
+            stacklevel=2,
         )
-        warnings.warn(text, gp.GavelWarning, stacklevel=2)
 
 
 @contextmanager

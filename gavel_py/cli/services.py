@@ -24,7 +24,12 @@ RATES: Mapping[str, Any] = {
     "help": "Rates of replicas: a CSV or YAML file, or a built-in profile.",
 }
 
-NONE, FLOOR = "nothing", ("--floor", "SERVICE=T")
+FLOOR: Mapping[str, Any] = {
+    "metavar": "SERVICE=T",
+    "help": "Least served fraction of a service; may be repeated [1: all of its demand].",
+}
+
+NONE = "nothing"
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,7 @@ class ServicesOptions(Output):
 
     services: Path | None = main_option("Input", type=INPUT, metavar="FILE", help="Services, whose whole replicas get GPUs first.")
     rates: str = option("Input", **RATES)
-    floor: tuple[str, ...] = option(
-        "Input", metavar="SERVICE=T", help="Least served fraction of a service; may be repeated [1: all of its demand]."
-    )
+    floor: tuple[str, ...] = option("Input", **FLOOR)
     above_floors: bool = option("Input", help="With --floor: let services also use GPUs that training never needs.")
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ def beside_services(
         with_rates(services, serving_profile(request.rates)),
         loaded.profile,
         policy,
-        floors=numbers_of(request.floor, *FLOOR),
+        floors=numbers_of(request.floor, "--floor", FLOOR["metavar"]),
         above_floors=request.above_floors,
         problem_options=loaded.options.model_dump(include={*OF_PROBLEM}),
         **limits,
@@ -78,13 +81,11 @@ MOST_JOBS = 1_000
 
 def beside_trace(
     request: ServicesOptions, loaded: Inputs, policies: Sequence[gp.Policy]
-) -> tuple[gp.JointPlan | None, Sequence[gp.Policy]]:
-    """Return the replicas that a simulation keeps, and the policies beside them; None and the policies without --services.
+) -> tuple[gp.JointPlan, Sequence[gp.Policy]]:
+    """Return the replicas of --services that a simulation keeps, and the policies beside them.
 
-    The first policy that can chooses the replicas, else `max_min_fairness`.
+    The replicas are chosen by the first policy that can decide on replicas, else by `max_min_fairness`.
     """
-    if request.services is None:
-        return None, policies
     first = next((each for each in policies if each.name in gp.JointPlan.POLICIES and not each.is_agnostic), None)
     plan = beside_services(request, loaded, first or gp.resolve_policy("max_min_fairness"))
     return plan, [plan.policy if each is first else each for each in policies]
@@ -150,8 +151,11 @@ def verdict(plan: gp.JointPlan) -> str:
     """Return sentences on what the services get, and whether other replicas would leave the training jobs more."""
     least, price = f"{min(plan.serving.served.values()):.1%}", plan.serving.price_per_hour
     text = "all of their demand is served" if least == "100.0%" else f"at least {least} of the demand of each is served"
-    more = f"other replicas leave the training jobs at most {plan.gap:.1%} more"
-    proof = "no other replicas leave the training jobs more, proven" if plan.status == "optimal" else more
+    proof = (
+        "no other replicas leave the training jobs more, proven"
+        if plan.status == "optimal"
+        else f"other replicas leave the training jobs at most {plan.gap:.1%} more"
+    )
     cost = f" The GPUs of their replicas cost {money(price)} an hour." if price else ""
     return f"Services: {text}; {proof}.{cost}"
 
@@ -209,7 +213,7 @@ def _costs(plan: gp.JointPlan, *, wide: bool) -> str:
     rows = plan.costs
     gains = [{name: _part(part) for name, part in row["work_gained"].items()} for row in rows]
     if all(cell == NONE for row in gains for cell in row.values()):
-        return wrapped(["One replica fewer would give no tenant's training jobs more."], indent="")
+        return wrapped(["No tenant's training jobs would gain from one replica fewer."], indent="")
     names = dict.fromkeys(name for row in gains for name in row)
     return columns_text(
         "Work that training jobs would gain with the GPUs of one replica",

@@ -288,7 +288,7 @@ def _beside_services(
     plan = beside_services(request, loaded, policy, time_limit_seconds=request.time_limit_seconds)
     others: dict[str, tuple[gp.AllocationProblem, gp.Solver]] = {}
     for text, parts in changes.items():
-        plans, here = [plan], loaded.cluster.accelerator_names
+        found, here = plan, loaded.cluster.accelerator_names
         off_nodes = f"--what-if {text}: replicas of --services are on nodes; change these, as in "
         refuse(
             *(
@@ -298,12 +298,13 @@ def _beside_services(
             )
         )
 
-        def build(some: inputs.Inputs, plans: list[gp.JointPlan] = plans) -> gp.AllocationProblem:
-            plans.append(beside_services(request, some, policy, time_limit_seconds=request.time_limit_seconds))
-            return plans[-1].problem
+        def build(some: inputs.Inputs) -> gp.AllocationProblem:
+            nonlocal found
+            found = beside_services(request, some, policy, time_limit_seconds=request.time_limit_seconds)
+            return found.problem
 
         other = changed(plan.problem, loaded, text, parts, new, build)
-        others[text] = other, _solver(request, plans[-1].policy)
+        others[text] = other, _solver(request, found.policy)
     return _result(request, rest_of(loaded, plan), plan.problem, _solver(request, plan.policy), seconds, others, plan)
 
 

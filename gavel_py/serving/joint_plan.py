@@ -24,9 +24,9 @@ from gavel_py.problem.tolerances import PROOF_TOLERANCE
 from gavel_py.serving.held import rules_of
 from gavel_py.serving.joint_search import JointSearch, Tried, with_gpus
 from gavel_py.serving.market import check_feasible, gpus_of, named_market
-from gavel_py.serving.plan import DEFAULTS, ServingPlan, ServingPlanOptions, stated, type_of, work_gained
+from gavel_py.serving.plan import DEFAULTS, BoundedPlan, ServingPlan, ServingPlanOptions, stated, type_of, work_gained
 from gavel_py.serving.replicas import relaxed
-from gavel_py.serving.whole_replicas import GAP, WholePlan, best_level, whole_plan
+from gavel_py.serving.whole_replicas import WholePlan, best_level, whole_plan
 
 if TYPE_CHECKING:
     from gavel_py.allocation.result import Allocation
@@ -39,7 +39,7 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
-class JointPlan:
+class JointPlan(BoundedPlan):
     """Whole replicas for services, and the allocation of training jobs on the rest of the cluster.
 
     Attributes:
@@ -73,17 +73,6 @@ class JointPlan:
     value: float
     bound: float
     costs: Rows
-
-    @property
-    def gap(self) -> float:
-        """The difference of value and bound, relative to the bound."""
-        distance = abs(self.bound - self.value)
-        return distance / max(abs(self.bound), 1e-12) if distance > 1e-12 else 0.0
-
-    @property
-    def status(self) -> str:
-        """Whether the replicas are the best ones, "optimal", up to a gap of 0.0001, or only "feasible"."""
-        return "optimal" if self.gap <= GAP else "feasible"
 
     @property
     def gpus_of_services(self) -> dict[str, int]:

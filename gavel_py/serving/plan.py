@@ -37,6 +37,24 @@ if TYPE_CHECKING:
     from gavel_py.serving.keywords import PlanKeywords
 
 
+class BoundedPlan:
+    """A plan with a value, and a bound on the value of any plan."""
+
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """The difference of value and bound, relative to the bound."""
+        distance = abs(self.bound - self.value)
+        return distance / max(abs(self.bound), 1e-12) if distance > 1e-12 else 0.0
+
+    @property
+    def status(self) -> str:
+        """Whether the plan is "optimal" up to a gap of 0.0001, or only "feasible"."""
+        return "optimal" if self.gap <= GAP else "feasible"
+
+
 class _Evidence(NamedTuple):
     """That from which `ServingPlan.verify` checks a plan without a solver; packing: on the nodes, None if there is none."""
 
@@ -46,7 +64,7 @@ class _Evidence(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ServingPlan(Tabular):
+class ServingPlan(BoundedPlan, Tabular):
     """Whole replicas for services, and the requests that each of them serves.
 
     Attributes:
@@ -85,16 +103,6 @@ class ServingPlan(Tabular):
     training: Allocation | None = None
     replica_prices: Rows = field(default_factory=Rows)
     _evidence: _Evidence | None = None
-
-    @property
-    def gap(self) -> float:
-        """The difference of value and bound, relative to the bound."""
-        return abs(self.bound - self.value) / max(abs(self.bound), 1e-12) if abs(self.bound - self.value) > 1e-12 else 0.0
-
-    @property
-    def status(self) -> str:
-        """Whether the plan is "optimal" up to a gap of 0.0001, or only "feasible"."""
-        return "optimal" if self.gap <= GAP else "feasible"
 
     def verify(self) -> None:
         """Check the plan from its rows alone, and recompute the bound of the relaxation from its dual values.
@@ -140,7 +148,7 @@ class ServingPlan(Tabular):
             lines.append(f"A replica of {row['service']} on {row['replica']} costs the objective of the training jobs {costs}.")
             parts = {name: "some" if part is None else f"{part:+.1%}" for name, part in row["work_gained"].items()}
             gains = ", ".join(f"{name or 'all of it'} {part}" for name, part in parts.items() if part[1:] != "0.0%")
-            lines.append(f"Without it, their work would be more by tenant: {gains}." if gains else "Without it, no tenant gains.")
+            lines.append(f"Without it, their work would change: {gains}." if gains else "Without it, no tenant gains.")
         return "\n".join(lines)
 
     def to_columns(self) -> dict[str, Array]:

@@ -78,7 +78,7 @@ def test_tenants_above_others_have_their_services(gavel: Gavel) -> None:
 def test_no_team_loses_where_that_is_said(gavel: Gavel) -> None:
     written("jobs.csv", "job_id,tenant,job_type,num_gpus,total_steps\na1,a,small,1,9000\n")
     text = " ".join(gavel("solve", *GIVEN).out.split())
-    assert "One replica fewer would give no tenant's training jobs more." in text
+    assert "No tenant's training jobs would gain from one replica fewer." in text
 
 
 def test_rounds_never_place_a_job_on_the_gpus_of_replicas(gavel: Gavel) -> None:
@@ -107,7 +107,7 @@ def test_a_simulation_keeps_the_replicas(gavel: Gavel) -> None:
 
 
 def test_a_simulation_beside_services_continues(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ("simulate", *GIVEN, "-p", "max_min_fairness", "--json")
+    given = ("simulate", *GIVEN, "-p", "max_min_fairness", "--floor", "chat=1", "--json")
     whole = json.loads(gavel(*given).out)
     step, calls = gp.Simulation.step, iter(range(1_000_000))
 
@@ -124,8 +124,11 @@ def test_a_simulation_beside_services_continues(gavel: Gavel, monkeypatch: pytes
     ends = [each["policies"][0]["summary"]["makespan_seconds"] for each in (whole, again)]
     assert ends[0] == ends[1]
     assert again["services"] == whole["services"]
-    done = gavel(*given, "--continue", "state.json", "--rates", "trtllm")
-    assert done.code
+    written("other.csv", FILES["rates.csv"])
+    for name, other in {"rates": ("--rates", "other.csv"), "above_floors": ("--above-floors",)}.items():
+        done = gavel(*given, "--continue", "state.json", *other)
+        assert done.code
+        assert [fault["field"] for fault in json.loads(done.out)["faults"]] == [name]
 
 
 def test_rounding_is_no_work_of_which_parts_are_gained(gavel: Gavel) -> None:
@@ -220,7 +223,7 @@ def test_a_floor_without_services_is_refused(gavel: Gavel) -> None:
 def test_jobs_that_look_like_services_are_warned_of(gavel: Gavel) -> None:
     written("jobs.csv", FILES["jobs.csv"] + "api-serving,a,small,1,\nobserver,a,small,1,\n")
     done = gavel("solve", *GIVEN)
-    assert "warning: api-serving: without an end and called so, like a service" in done.err
+    assert "warning: api-serving: without an end, and named like a service" in done.err
     assert "observer" not in done.err
 
 

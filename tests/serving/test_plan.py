@@ -426,7 +426,7 @@ def test_a_replica_that_costs_the_objective_nothing_may_cost_a_tenant() -> None:
     assert row["work_gained"] == pytest.approx({"one": 0, "two": 1 / 3})
     text = found.explain()
     assert "A replica of x on 1 b costs the objective of the training jobs nothing." in text
-    assert "Without it, their work would be more by tenant: two +33.3%." in text
+    assert "Without it, their work would change: two +33.3%." in text
     alone = gp.beside_training(plan, gp.AllocationProblem.from_arrays([[1.0, 0.0]], [12, 4], accelerator_types=["a", "b"]))
     assert "Without it, no tenant gains." in alone.explain()
 

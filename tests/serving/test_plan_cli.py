@@ -109,6 +109,11 @@ def test_gpus_without_rates_need_rates_and_only_training_jobs_have_estimates(pla
         (("--intervals", "2"), "field trace: is required with --intervals"),
         (("--intervals", "2", "--floor", "chat=1"), "are for a single plan"),
         (("--intervals", "2", "--objective", "min_cost"), "leave out --objective min_cost"),
+        (("--profile", "speeds.csv"), "give --training JOBS with them"),
+        (("-p", "fifo"), "give --training JOBS with them"),
+        (("--set", "agnostic=true"), "give --training JOBS with them"),
+        (("--constraints", "services.csv"), "give --training JOBS with them"),
+        (("--training", "services.csv", "-p", "fifo", "-p", "isolated"), "the training jobs have one --policy"),
     ],
 )
 def test_wrong_use_is_explained(plan: Gavel, options: tuple[str, ...], expected: str) -> None:

@@ -57,9 +57,7 @@ class ServePlanOptions(Output):
     objective: Literal["max_min", "weighted_rate", "min_cost"] = main_option(
         "Policy", default="max_min", show_default=True, help="Objective of the plan."
     )
-    floor: tuple[str, ...] = main_option(
-        "Policy", metavar="SERVICE=T", help="Minimum served fraction of a service; may be repeated."
-    )
+    floor: tuple[str, ...] = main_option("Policy", **{**FLOOR, "help": "Least served fraction of a service; may be repeated."})
     quota: tuple[str, ...] = main_option("Policy", metavar="TENANT=GPUS", help="Maximum number of GPUs of a tenant's services.")
     budget: float | None = main_option(
         "Policy", type=click.FloatRange(0), metavar="PRICE", help="Maximum price per hour of the GPUs in use."
@@ -146,8 +144,13 @@ def _check(request: ServePlanOptions) -> None:
     over_time = request.intervals is not None
     refuse(
         (
-            request.training is None and (request.estimate is not None or request.extrapolate),
-            "--estimate and --extrapolate are about the speeds of training jobs; give --training JOBS with them",
+            request.training is None
+            and (
+                any((request.profile, request.policy_specs, request.settings, request.constraint_files, request.extrapolate))
+                or request.estimate is not None
+            ),
+            "--profile, --policy, --set, --constraints, --estimate and --extrapolate are about training jobs; "
+            "give --training JOBS with them",
         ),
         (not over_time and request.plot is not None, "--plot draws GPUs over time; give --intervals N with it"),
         (
@@ -164,12 +167,14 @@ def _check(request: ServePlanOptions) -> None:
 
 
 def _plan(request: ServePlanOptions, services: list[gp.Service], cluster: gp.Cluster, profile: gp.ServingProfile) -> gp.ServingPlan:
+    policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
+    refuse((others, "the training jobs have one --policy"))
     plan = gp.plan_serving(
         services,
         cluster,
         profile,
         request.objective,
-        floors=numbers_of(request.floor, *FLOOR),
+        floors=numbers_of(request.floor, "--floor", FLOOR["metavar"]),
         budget_per_hour=request.budget,
         quotas=numbers_of(request.quota, "--quota", "TENANT=GPUS"),
         time_limit_seconds=request.time_limit_seconds,
@@ -181,8 +186,6 @@ def _plan(request: ServePlanOptions, services: list[gp.Service], cluster: gp.Clu
     speeds = estimates.with_estimates(measured, request.estimate, request.confidence)
     speeds = estimates.with_gangs(speeds, jobs) if request.extrapolate else speeds
     known = cluster.known_to(speeds, allow_unknown_types=True)
-    policy, *others = policies_of(request.policy_specs, request.settings, request.constraint_files)
-    refuse((others, "the training jobs have one --policy"))
     return gp.beside_training(plan, gp.AllocationProblem.from_jobs(jobs, known, speeds), policy)
 
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ import click
 import gavel_py as gp
 from gavel_py.cli import estimates as estimated
 from gavel_py.cli import remember_jobs
+from gavel_py.cli.accounting import is_endless
 from gavel_py.cli.files import OutputFile
 from gavel_py.cli.inputs import (
     FILE,
@@ -266,8 +267,9 @@ def load(request: SimulateOptions, policies: Sequence[gp.Policy]) -> tuple[Scena
         unknown = (
             "is unknown, so it is not known when the job ends; give total_steps, or duration_seconds with duration_accelerator"
         )
-        endless = [Fault(each.job.where, "total_steps", unknown) for each in trace if _lacks_end(each.job)]
-        attempt(lambda: InputError.raise_any(endless))
+        attempt(
+            lambda: InputError.raise_any([Fault(each.job.where, "total_steps", unknown) for each in trace if is_endless(each.job)])
+        )
         attempt(lambda: problem_of(trace.jobs, cluster, profile, whole_gangs=False, sharing=request.rounds.sharing))
         if request.elastic:
             both = Scenario(trace, cluster, profile, failures, windows)
@@ -275,10 +277,12 @@ def load(request: SimulateOptions, policies: Sequence[gp.Policy]) -> tuple[Scena
                 attempt(partial(_check_gangs, both, elastic))
     _warn(trace, request)
     start = learning.initial_profile(request, request.learn, request.known, request.simulation.seed, profile)
-    jobs = gp.JobSet(each.job for each in islice(trace, MOST_JOBS))
-    here = Inputs(jobs, cluster, profile, request.rounds)
+    scenario = Scenario(trace, cluster, profile, failures, windows, start)
+    if request.services is None:
+        return scenario, policies
+    here = Inputs(gp.JobSet(each.job for each in islice(trace, MOST_JOBS)), cluster, profile, request.rounds)
     plan, policies = beside_trace(request, here, policies)
-    return Scenario(trace, rest_of(here, plan).cluster, profile, failures, windows, start, plan), policies
+    return replace(scenario, cluster=rest_of(here, plan).cluster, services=plan), policies
 
 
 def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: SimulateOptions) -> tuple[gp.Trace, gp.Profile]:
@@ -288,7 +292,7 @@ def _typed(trace: gp.Trace, cluster: gp.Cluster, profile: gp.Profile, request: S
             estimated.by_type(profile, "--extrapolate estimates speeds by job type")
         return trace, profile
     extrapolate = request.extrapolate and request.estimate is None  # estimates cover all gangs
-    if any(not submission.job.job_type or _lacks_end(submission.job) for submission in trace):
+    if any(not submission.job.job_type or is_endless(submission.job) for submission in trace):
         trace, profile = gp.assign_job_types(
             trace,
             profile,
@@ -307,10 +311,6 @@ def _largest_gang(profile: gp.Profile) -> int:
 
 def _check_gangs(scenario: Scenario, elastic: bool) -> None:
     problem_of(scenario.trace_of(elastic).jobs, scenario.cluster, scenario.profile, whole_gangs=False, sharing=False)
-
-
-def _lacks_end(job: gp.Job) -> bool:
-    return job.total_steps is None and job.duration_seconds is None
 
 
 def _warn(trace: gp.Trace, request: SimulateOptions) -> None:

@@ -296,7 +296,12 @@ def settings_of(request: SimulateOptions) -> dict[str, Any]:
         **(
             {}
             if request.services is None
-            else {"services": str(request.services), "floors": [*request.floor], "rates": request.rates}
+            else {
+                "services": str(request.services),
+                "floors": [*request.floor],
+                "above_floors": request.above_floors,
+                "rates": request.rates,
+            }
         ),
         "node_mtbf_hours": request.node_mtbf,
         "node_repair_hours": request.node_repair,

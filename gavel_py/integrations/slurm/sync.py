@@ -314,7 +314,7 @@ class Reconciler:
         there, known, speeds = self.matcher.there(jobs.values()), self.state.tracked, self.state.speeds
         return {
             job_id
-            for job_id in job_ids
+            for job_id in jobs.keys() & job_ids
             if jobs[job_id].phase is Phase.WAITING
             and not job_mapping.has_room(replace(known[job_id]), jobs[job_id], there, speeds, self.settings)
         }
