@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -202,6 +203,17 @@ def test_a_running_gang_that_fits_beside_the_others_stays(batch: tuple[list[gp.N
     together = place(cluster, [*singles, *running])
     if len(together) == len(singles) + len(running):
         assert all(together[g.job_id] == g.previous for g in running)
+
+
+@settings(max_examples=examples(400))
+@given(batch=crowds())
+def test_a_gang_that_stays_on_its_nodes_keeps_its_gpus(batch: tuple[list[gp.Node], list[Gang]]) -> None:
+    """It would restart for nothing, although it had to make room at first."""
+    cluster, gangs = batch
+    places = place(cluster, gangs)
+    for g in gangs:
+        if g.previous and g.job_id in places and Counter(n for n, _ in places[g.job_id]) == Counter(n for n, _ in g.previous):
+            assert places[g.job_id] == g.previous
 
 
 @settings(max_examples=examples(200))

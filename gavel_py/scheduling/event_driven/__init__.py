@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.jobs.waiting import workflow_seconds
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
 from gavel_py.scheduling.placement import hardest_first, place_on_type
-from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass
+from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, keep_own_gpus
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_preferred
 from gavel_py.scheduling.placement.gangs import ANY_PLACEMENT, SPREAD, GangBatch, HeldGpus
 from gavel_py.scheduling.placement.migration import MisplacedGang, migrate_misplaced
@@ -91,10 +91,14 @@ class PlacementCache:
         preference, min_nodes = each.profile.preferences[column], each.profile.min_nodes[column]
         if preference == ANY_PLACEMENT:
             return None
-        parts = self._layout.parts[column].parts_of(gpus)
+        parts = self._parts_of(column, gpus)
         if (len(parts) > min_nodes) == (preference == SPREAD):
             return None
         return MisplacedGang(gpus, parts, preference, each.size, each.profile.scope, min_nodes)
+
+    def _parts_of(self, column: int, gpus: Any) -> Mapping[int, int]:
+        """Return {node: GPUs} of the GPUs of a gang."""
+        return self._layout.parts[column].parts_of(gpus)
 
     def release(self, each: QueuedJob) -> None:
         """Record that a gang no longer holds GPUs."""
@@ -154,7 +158,7 @@ class PlacementCache:
         attempt = list(wrong.values()), new, free.room.index().on.copy()
         if attempt == self._tried[column]:
             return set()
-        moved = _move_misplaced(free, {self._on[column][job_id]: misplaced for job_id, misplaced in wrong.items()})
+        moved = move_misplaced(free, {self._on[column][job_id]: misplaced for job_id, misplaced in wrong.items()})
         for each, gpus in moved.items():
             self._hold(each, column, gpus)
         self._tried[column], self._has_changed[column] = () if moved else attempt, bool(moved or new)
@@ -175,6 +179,7 @@ class PlacementCache:
         if placement.placed.all():
             new = {gangs[i]: gpus for i, gpus in placement.found.items()}
             new |= self._migrated_after(column, new, placement.free)
+            keep_own_gpus(new, attrgetter("gpus"), placement.free)
         else:
             self._free[column] = None
             placement = place_on_type(self._pool, column, batch)
@@ -195,7 +200,7 @@ class PlacementCache:
         for job_id, misplaced in self._misplaced[column].items():
             if (each := self._on[column][job_id]) not in new:
                 wrong[each] = misplaced
-        return _move_misplaced(free, wrong)
+        return move_misplaced(free, wrong)
 
     def _free_of(self, column: int) -> FreeGpus:
         free = self._free[column]
@@ -211,7 +216,7 @@ class PlacementCache:
         return self._pool.cpus[nodes], self._pool.memory_gb[nodes]
 
 
-def _move_misplaced(free: FreeGpus, misplaced: Mapping[QueuedJob, MisplacedGang]) -> dict[QueuedJob, list[int]]:
+def move_misplaced(free: FreeGpus, misplaced: Mapping[QueuedJob, MisplacedGang]) -> dict[QueuedJob, list[int]]:
     """Move misplaced gangs as `migrate_misplaced` does, and return the GPUs of those that move."""
     gangs = sorted(misplaced, key=BY_IMPORTANCE)
     return {gangs[i]: gpus for i, gpus in migrate_misplaced(free, [misplaced[each] for each in gangs]).items()}
@@ -272,9 +277,11 @@ class EventDrivenPlanner:
         by_workflow: bool,
     ) -> None:
         self._made_for = policy, cache, restart_seconds, round_seconds, by_workflow
+        self.policy, self.layout, self.restart_seconds = policy, state.layout, restart_seconds
+        self.capacities: list[float] = state.nodes.cluster.capacities.tolist()
         self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
         found = partial(workflow_seconds, state.table, state.blocked, cache, by_workflow=by_workflow)
-        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), found)
+        self._queue = JobQueue(policy, state.table, self.profiler, self.capacities, found)
         self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive

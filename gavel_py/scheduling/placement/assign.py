@@ -7,11 +7,11 @@ for others. `event_driven` places single gangs by the same rules.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -154,7 +154,40 @@ def place_on_type(pool: FreeResources, number: int, batch: GangBatch) -> Placeme
     while not best.placed.all() and (other := next(attempts, None)) is not None:
         best = other if other.placed.tolist() > best.placed.tolist() else best
     best.migrate_misplaced()
+    starts, held = np.searchsorted(batch.owners, np.arange(len(batch) + 1)).tolist(), batch.held.tolist()
+    keep_own_gpus(best.found, lambda gang: held[starts[gang] : starts[gang + 1]], best.free)
     return best
+
+
+GangKey = TypeVar("GangKey")
+
+
+def keep_own_gpus(found: dict[GangKey, list[int]], held: Callable[[GangKey], list[int]], free: FreeGpus) -> None:
+    """Let gangs that are placed where they were, node by node, keep their GPUs: they would restart for nothing.
+
+    Args:
+        found: {gang: GPUs} of gangs that have been placed; changed in place.
+        held: Returns the GPUs that a gang held before.
+        free: The GPUs that are left.
+    """
+    parts_of, known = free.layout.parts_of, range(len(free.layout.node_of))
+    changed = [(gang, own) for gang in found if (own := held(gang)) and own != found[gang]]
+    there = [(gang, own) for gang, own in changed if min(own) in known and max(own) in known]
+    back = [(gang, own) for gang, own in there if parts_of(own) == parts_of(found[gang])]
+    owners = {gpu: gang for gang, gpus in found.items() for gpu in gpus} if back else {}
+    for gang, own in back:
+        swaps = list(zip(sorted({*own}.difference(found[gang])), sorted({*found[gang]}.difference(own)), strict=True))  # by node
+        if not all(gpu not in held(owners[gpu]) if gpu in owners else free.has(gpu) for gpu, _ in swaps):
+            continue
+        for gpu, other in swaps:
+            owner = owners.get(gpu)
+            if owner is None:
+                free.exchange(gpu, other)
+            else:
+                found[owner] = [other if each == gpu else each for each in found[owner]]
+                owners[other] = owner
+            owners[gpu] = gang
+        found[gang] = own
 
 
 def hardest_first(batch: GangBatch) -> Indices:

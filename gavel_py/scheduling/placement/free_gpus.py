@@ -281,6 +281,16 @@ class FreeGpus:
                 insort(free, number)
         self.room.give_back({n: len(numbers) for n, numbers in there.items()}, per_gpu)
 
+    def has(self, gpu: int) -> bool:
+        """Return whether a GPU is free."""
+        return gpu in self._free.get(self.layout.node_of.item(gpu), ())
+
+    def exchange(self, taken: int, free: int) -> None:
+        """Take a free GPU in place of another one of the same node, which is free then."""
+        here = self._free[self.layout.node_of.item(taken)]
+        here.remove(taken)
+        insort(here, free)
+
 
 def find_preferred(
     preference: int, room: FreeRoom, size: int, scope: int, min_nodes: int, per_gpu: Resources = NOTHING
