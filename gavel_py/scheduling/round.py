@@ -217,7 +217,7 @@ class Round:
         assignments: {job_id: assignment} of the jobs that run: those kept and those started.
         kept: Jobs that run on the same GPUs as in the previous round.
         started: Jobs that run, but not on the same GPUs: new, resumed or moved.
-        preempted: Jobs that ran in the previous round, are not finished, and do not run now.
+        preempted: Jobs that ran in the previous round (or were found running before the first), are unfinished and do not run now.
         excluded: {job_id: reason} of the jobs that the current allocation excludes.
         end_seconds: End of the leases of this round that are not renewed.
         failed: {job_id: reason} of the jobs that left since the previous round because they failed too often

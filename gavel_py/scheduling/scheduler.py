@@ -47,6 +47,7 @@ from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 if TYPE_CHECKING:
+    from gavel_py.scheduling.event_driven import EventDrivenPlanner
     from gavel_py.scheduling.keywords import OptionAttributes, SchedulerKeywords
 else:
     from gavel_py.scheduling.options import OptionAttributes
@@ -281,6 +282,12 @@ class RoundScheduler(OptionAttributes, Synchronized):
             adopt(state, self._planner.decide(state, start))
         assert state.plan is not None  # noqa: S101
         return state.plan
+
+    @property
+    @synchronized
+    def event_planner(self) -> EventDrivenPlanner | None:
+        """What decides at events, for simulations; None if options, policy or cluster need the full path, also after failures."""
+        return None if self.options.retry_seconds else self._planner.event_planner(self._state)
 
     def _learn(self, start: float) -> None:
         """Feed the learner, if there is one, and use its profile if that has changed."""

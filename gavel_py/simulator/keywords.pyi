@@ -6,7 +6,7 @@ from gavel_py.report.runs.summary import JobWindow
 from gavel_py.scheduling import Round
 from gavel_py.scheduling.keywords import SchedulerKeywords
 from gavel_py.simulator.node_events import NodeFailures, NodeWindow
-from gavel_py.simulator.options import Estimates, JobFailures, Learn, Starts
+from gavel_py.simulator.options import Estimates, Gangs, JobFailures, Learn, Starts
 from gavel_py.simulator.results import JobRecord
 
 class UnsavedKeywords(TypedDict, total=False):
@@ -14,6 +14,7 @@ class UnsavedKeywords(TypedDict, total=False):
     on_record: Callable[[JobRecord], None] | None
     on_round: Callable[[Round], None] | None
     on_starts: Starts | None
+    on_gangs: Gangs | None
 
 class SimulationKeywords(SchedulerKeywords, UnsavedKeywords, total=False):
     round_seconds: float | None

@@ -26,6 +26,7 @@ else:
 JobFailures = float | Literal["recorded"]
 Estimates = Literal["exact", "recorded"]
 Starts = Callable[[float, Mapping[str, Assignment]], None]
+Gangs = Callable[[float, Mapping[str, tuple[str, Mapping[str, int]] | None]], None]
 
 
 class ExecutionOptions(Options):
@@ -71,6 +72,11 @@ class UnsavedOptions(Options):
     )
     on_round: Callable[[Round], None] | None = option(None, "Called with each round.")
     on_starts: Starts | None = option(None, "Called with the time and {job_id: Assignment} of jobs that start between rounds.")
+    on_gangs: Gangs | None = option(
+        None,
+        "Called at each decision with its time and {job_id: (type, {node: GPUs})} of jobs that start there, None for jobs that "
+        "stop; in event-driven mode much faster than on_round.",
+    )
 
 
 class SimulationOptions(UnsavedOptions, ExecutionOptions):
@@ -90,6 +96,11 @@ class SimulationOptions(UnsavedOptions, ExecutionOptions):
     )
     seed: Natural = command_option(0, "Seed of all random choices.", "Run", metavar="N")
     allow_unknown_types: Flag = option(False, "Whether to leave out GPUs of types that the profile lacks, as in `RoundScheduler`.")
+
+    @property
+    def needs_scheduler(self) -> bool:
+        """Whether a simulation needs the decisions of a scheduler as such: callers see them, it learns, or nodes change."""
+        return any((self.on_round, self.on_starts, self.learn, self.node_failures, self.maintenance))
 
     def check_mode(self, policy: Policy, round_seconds: float | None) -> None:
         """Raise `InputError` for event-driven mode with a policy that needs rounds, or with starts between rounds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,18 +21,18 @@ from gavel_py.report.runs.run import OverTimeCollector, StayCollector, quantiles
 from gavel_py.report.runs.summary import Summary, window_text
 from gavel_py.scheduling import Assignment, Round
 from gavel_py.simulator.results import JobRecord
-from gavel_py.simulator.simulation import Simulation
+from gavel_py.simulator.simulation import Simulation, is_without_rounds
 from gavel_py.workloads.submission import Submission
 
 
 class RunRecorder:
     """Records a simulation as a `Run`, for callers with their own loop over steps; `record_run` does all of this in one call.
 
-    The caller passes each round (`round`, from `on_round`), starts between rounds (`starts`, from `on_starts`) and each job that
-    leaves (`job`, from `on_record` or `records`), calls `step` after each step, and gets the run from `run`. GPUs that a gang loses
-    within a round because of a failure count as held until the end of the round, or until the job starts again. Curves have at most
-    200 intervals of whole rounds. With a window of measured jobs, curves and stays cover all jobs and the whole time; everything
-    else covers the measured jobs.
+    The caller passes each round (`round`, from `on_round`) and starts between rounds (`starts`, from `on_starts`); in event-driven
+    mode, it passes changes of gangs instead (`gangs`, from `on_gangs`). It passes each job that leaves (`job`, from `on_record` or
+    `records`), calls `step` after each step, and gets the run from `run`. GPUs that a gang loses within a round by a failure count
+    as held until the end of the round, or until the job starts again. Curves have at most 200 intervals of whole rounds. With a
+    window of measured jobs, curves and stays cover all jobs and the whole time; everything else covers the measured jobs.
 
     Args:
         simulation: the simulation, before its first step.
@@ -84,6 +84,20 @@ class RunRecorder:
         """
         for job_id, assignment in assignments.items():
             self._held.hold(job_id, assignment.accelerator, Counter(node for node, _ in assignment.gpus), seconds)
+
+    def gangs(self, seconds: float, changed: Mapping[str, tuple[str, Mapping[str, int]] | None]) -> None:
+        """Record a decision in event-driven mode, where no time is promised.
+
+        Args:
+            seconds: its time.
+            changed: {job_id: (type, {node: GPUs})} of the jobs that start, None for those that lose their GPUs.
+        """
+        for job_id, place in changed.items():
+            if place is None:
+                self._held.release(job_id, seconds)
+            else:
+                self._held.hold(job_id, *place, seconds)
+        self._active = self._simulation.active
 
     def job(self, record: JobRecord) -> None:
         """Record a job that has left.
@@ -185,14 +199,23 @@ def record_run(
         cluster,
         profile,
         policy,
-        on_round=lambda begun: recorder.round(begun),
-        on_starts=lambda seconds, gangs: recorder.starts(seconds, gangs),
+        **hooks_of(lambda: recorder, without_rounds=is_without_rounds(**settings)),
         **settings,
     )
     recorder = RunRecorder(simulation, stays=stays)
     named = {"policy": simulation.policy.label, **(labels or {})}
     run_and_record(simulation, recorder, until_seconds)
     return recorder.run(named, simulation.result().summary, isolated)
+
+
+def hooks_of(recorder: Callable[[], RunRecorder], *, without_rounds: bool) -> dict[str, Any]:
+    """Return the callbacks with which a simulation calls a recorder, which is made after it."""
+    if without_rounds:
+        return {"on_gangs": lambda seconds, changed: recorder().gangs(seconds, changed)}
+    return {
+        "on_round": lambda begun: recorder().round(begun),
+        "on_starts": lambda seconds, gangs: recorder().starts(seconds, gangs),
+    }
 
 
 def run_and_record(simulation: Simulation, recorder: RunRecorder, until_seconds: float = math.inf) -> None:

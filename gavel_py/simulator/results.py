@@ -171,6 +171,12 @@ class Tally:
         made: dict[str, Any] = {"jcts": array("d", document["jcts"]), "queueing": queueing, "workflows": spans}
         return cls(**{name: document[name] for name in cls.__dataclass_fields__} | counts | made)
 
+    def note_round(self, running: int, solver_seconds: float) -> None:
+        """Count a round in which this number of measured jobs run."""
+        self.rounds += 1
+        self.job_rounds += running
+        self.solver_seconds += solver_seconds
+
     def add(self, record: JobRecord) -> None:
         """Add a job; of one that is not measured, only what it means for its workflow."""
         if record.workflow:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gavel_py.problem.profile import Profile
     from gavel_py.scheduling import Assignment, Round, RoundScheduler
     from gavel_py.scheduling.placement.topology import Layout
+    from gavel_py.simulator.event_kernel import EventChanges
     from gavel_py.simulator.options import ExecutionOptions
     from gavel_py.simulator.simulation_state import SimulationState
     from gavel_py.workloads.submission import Submission
@@ -75,7 +76,7 @@ class Callbacks(NamedTuple):
 
     admit: Callable[[Submission], None]
     leave: Callable[[str, Outcome, float], None]
-    on_starts: Callable[[float, Mapping[str, Assignment]], None] | None
+    on_starts: Callable[[float, Mapping[str, Assignment]], None]
 
 
 class Stop(NamedTuple):
@@ -86,10 +87,24 @@ class Stop(NamedTuple):
     how: str
 
 
+class JobEvents(Protocol):
+    """What hears about jobs while they run: the scheduler, or a kernel that decides in its place."""
+
+    def complete(self, job_id: str) -> None: ...
+    def cancel(self, job_id: str) -> None: ...
+    def job_failed(self, job_id: str, *, now_seconds: float) -> bool: ...
+    def report(self, job_id: str, *, steps_done: float) -> None: ...
+    def report_all(self, reported: ReportedSteps, /) -> None: ...
+    def update(self, job_id: str, /, **fields: Any) -> None: ...
+
+
 class RoundExecution:
     """Runs rounds on the state of a simulation.
 
     callbacks: `leave` is called with the id, outcome and time of each job that leaves the system.
+
+    Attributes:
+        listener: Hears about jobs while they run.
     """
 
     def __init__(
@@ -102,6 +117,7 @@ class RoundExecution:
         callbacks: Callbacks,
     ) -> None:
         self._state, self._scheduler, self._callbacks = state, scheduler, callbacks
+        self.listener: JobEvents = scheduler
         self._profile, cluster = profile, scheduler.cluster
         self._round_seconds, self._checkpoint_seconds = round_seconds, options.checkpoint_seconds
         if round_seconds is None and self._checkpoint_seconds is None:
@@ -113,7 +129,6 @@ class RoundExecution:
         self._reports_progress = bool(PROGRESS.intersection(policy.reads) or policy.constraints) or scheduler.learner is not None
         self._spans = Spans(cluster)
         self._types, self._restart_seconds = cluster.accelerator_names, scheduler.restart_seconds
-        self._columns = {name: column for column, name in enumerate(cluster.accelerator_names)}
         self._prices = cluster.prices_per_hour
 
     def run_round(self, current: Round) -> None:
@@ -133,14 +148,39 @@ class RoundExecution:
                 self._start_waiting(stop.seconds, end, stops)
             if not state.running:
                 end = stop.seconds  # a round without running gangs ends at once
-        for stop in stops:  # the round ended before these
+        self._end_round(end, stops)
+
+    def _end_round(self, end: float, stops: Iterable[Stop]) -> None:
+        """End a round, which was over before these stops."""
+        state = self._state
+        for stop in stops:
             if stop.how == "cancelled":
                 heappush(state.cancellations, (stop.seconds, stop.job_id))
-        for name, gpus in zip(self._columns, state.running.gpus, strict=True):
+        for name, gpus in zip(self._types, state.running.gpus, strict=True):
             state.usage.used[name] += (end - state.now) * gpus
         self.advance_clock(end)
         if self._reports_progress:
             self._report_progress()
+
+    def run_event(self, changes: EventChanges) -> None:
+        """Run the gangs as a kernel has changed them, until the next event: a round without node events and shared GPUs."""
+        state, running = self._state, self._state.running
+        for each in changes.lost:
+            running.release_one(each.job_id).advance(state.now)
+            state.active[each.job_id].preemptions += 1
+        for each in changes.started:
+            if each.job_id in running:
+                running.release_one(each.job_id).advance(state.now)
+            self._start_on(each.job_id, each.runs_on, each.size, len(each.gpus), state.now)
+        if state.measuring.is_measuring:
+            state.tally.spread_job_rounds += running.num_spread
+        seconds = running.stop_seconds
+        end = max(state.now, min(seconds.item(seconds.argmin()), state.next_change))
+        stops = self._stops_until(latest_at(end))
+        while stops and stops[0].seconds <= latest_at(end):
+            self._stop_job(stop := heappop(stops))
+            end = end if running else stop.seconds
+        self._end_round(end, stops)
 
     def advance_clock(self, until: float) -> None:
         """Advance the time to `until`."""
@@ -202,7 +242,7 @@ class RoundExecution:
         stops[:] = [stop for stop in stops if stop.how == "cancelled" or stop.job_id not in started]
         heapify(stops)
         for job_id, held in started.items():
-            self._start_gang(job_id, self._columns[held.accelerator], [name for name, _ in held.gpus], seconds)
+            self._start_gang(job_id, self._types.index(held.accelerator), [name for name, _ in held.gpus], seconds)
         for job_id, held in started.items():
             if held.shared_with:
                 self._set_partners(job_id, held.shared_with, seconds)
@@ -212,8 +252,7 @@ class RoundExecution:
         if state.measuring.is_measuring:
             state.tally.job_rounds += len(started)
             state.tally.spread_job_rounds += sum(state.active[job_id].is_spread for job_id in started)
-        if self._callbacks.on_starts is not None:
-            self._callbacks.on_starts(seconds, started)
+        self._callbacks.on_starts(seconds, started)
 
     def _start_round(self, current: Round) -> None:
         """Release the gangs that lose their GPUs, start those that get new ones, and set partners."""
@@ -244,8 +283,12 @@ class RoundExecution:
 
     def _start_gang(self, job_id: str, column: int, nodes: Sequence[Hashable], seconds: float) -> None:
         """Start a gang without partners; nodes: the node of each of its GPUs."""
-        state, accelerator, gpus = self._state, self._types[column], len(nodes)
-        progress, spread = state.active[job_id], self._spans.is_spread(accelerator, nodes)
+        self._start_on(job_id, column, len(nodes), len(set(nodes)), seconds)
+
+    def _start_on(self, job_id: str, column: int, gpus: int, nodes: int, seconds: float) -> None:
+        """Start a gang without partners on this number of GPUs and nodes."""
+        state, accelerator = self._state, self._types[column]
+        progress, spread = state.active[job_id], nodes > 1 and nodes > self._spans.min_nodes(accelerator, gpus)
         speed = progress.speed_on(self._profile, accelerator, spread=spread, gpus=gpus)
         progress.start(seconds, self._restart_seconds, GangStart(column, speed, self._prices.item(column), gpus, spread))
         state.running.add(progress)
@@ -262,16 +305,20 @@ class RoundExecution:
 
     def _expected_stops(self) -> tuple[float, list[Stop]]:
         """Return the end of the round, unless all gangs stop before, and a heap of the stops until then."""
-        state, running = self._state, self._state.running
-        seconds, stops = running.stop_seconds, list[Stop]()
+        state, seconds = self._state, self._state.running.stop_seconds
         first = seconds.item(seconds.argmin())
         end = self._end_seconds(min(first, max(state.now, state.next_cancellation)))
-        latest = latest_at(end)
-        if first < math.inf:  # otherwise no gang stops, and `latest` may be infinite as well
-            stops += [_stop(running.job_at(row), seconds.item(row)) for row in (seconds <= latest).nonzero()[0].tolist()]
-        stops += self._cancellations(state.now, latest)
+        return end, self._stops_until(latest_at(end))
+
+    def _stops_until(self, latest: float) -> list[Stop]:
+        """Return a heap of the stops until then."""
+        running, seconds = self._state.running, self._state.running.stop_seconds
+        # Without a gang that stops, `latest` may be infinite as well.
+        rows = ((seconds <= latest) & (seconds < math.inf)).nonzero()[0].tolist()
+        stops = [_stop(running.job_at(row), seconds.item(row)) for row in rows]
+        stops += self._cancellations(self._state.now, latest)
         heapify(stops)
-        return end, stops
+        return stops
 
     def _cancellations(self, earliest: float, latest: float) -> list[Stop]:
         """Remove and return the cancellations until `latest`; those before `earliest` happen then."""
@@ -338,17 +385,17 @@ class RoundExecution:
         if stop.how == "failed":
             self._interrupt(stop.job_id, stop.seconds)
             progress.fail()
-            if not self._scheduler.job_failed(stop.job_id, now_seconds=stop.seconds):
+            if not self.listener.job_failed(stop.job_id, now_seconds=stop.seconds):
                 self._callbacks.leave(stop.job_id, Outcome.FAILED, stop.seconds)
             return others
         if has_gpus:
             self._release(stop.job_id, stop.seconds).advance(stop.seconds)
         if stop.how == "finished":
             progress.finish()
-            self._scheduler.complete(stop.job_id)
+            self.listener.complete(stop.job_id)
             self._callbacks.leave(stop.job_id, Outcome.FINISHED, stop.seconds)
         else:
-            self._scheduler.cancel(stop.job_id)
+            self.listener.cancel(stop.job_id)
             self._callbacks.leave(stop.job_id, Outcome.CANCELLED, stop.seconds)
         return others
 
@@ -364,7 +411,8 @@ class RoundExecution:
         progress, state = self._release(job_id, seconds), self._state
         progress.interrupt(state.now, seconds, self._checkpoint_seconds)
         if self._reports_progress and self._checkpoint_seconds is not None:
-            self._scheduler.report(job_id, steps_done=progress.steps_done)  # may be less than reported before
+            self._note_excess(progress, progress.steps_done)
+            self.listener.report(job_id, steps_done=progress.steps_done)  # may be less than reported before
         return progress
 
     def _report_progress(self) -> None:
@@ -372,11 +420,15 @@ class RoundExecution:
         running = self._state.running
         steps, expected = running.steps_done(self._state.now), running.expected_steps
         for place in (steps >= expected).nonzero()[0].tolist():
-            progress = running.job_at(running.rows.item(place))
-            progress.expected_steps = steps.item(place) * ESTIMATE_GROWTH
+            self._note_excess(running.job_at(running.rows.item(place)), steps.item(place))
+        self.listener.report_all(ReportedSteps(running.ids, steps))
+
+    def _note_excess(self, progress: JobProgress, steps: float) -> None:
+        """Raise the expected steps of a job that has done as many, since it would count as finished."""
+        if steps >= progress.expected_steps:
+            progress.expected_steps = steps * ESTIMATE_GROWTH
             fields = {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
-            self._scheduler.update(progress.job.job_id, **fields)
-        self._scheduler.report_all(ReportedSteps(running.ids, steps))
+            self.listener.update(progress.job.job_id, **fields)
 
 
 def _stop(progress: JobProgress, seconds: float) -> Stop:

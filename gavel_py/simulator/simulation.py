@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from heapq import heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -18,15 +21,16 @@ from gavel_py.policies import Policy, resolve_policy
 from gavel_py.problem.accelerators import AcceleratorTable
 from gavel_py.problem.cluster import Cluster
 from gavel_py.problem.dependencies import Condition, dependency_of
-from gavel_py.problem.job import Job
+from gavel_py.problem.job import Job, with_values
 from gavel_py.problem.profile import Profile
 from gavel_py.problem.workflows import why_blocked
 from gavel_py.report.runs.summary import JobWindow, Outcome
-from gavel_py.scheduling import Round, RoundScheduler
+from gavel_py.scheduling import Assignment, Round, RoundScheduler
 from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import cluster_from_dict
 from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
 from gavel_py.simulator.arrivals import Admission, Arrivals
+from gavel_py.simulator.event_kernel import EventKernel
 from gavel_py.simulator.job_progress import JobProgress
 from gavel_py.simulator.measurements import JobSums, Measuring, TenantUsage, Usage
 from gavel_py.simulator.node_events import NodeEvents, latest_at
@@ -40,6 +44,8 @@ from gavel_py.workloads.submission import Submission
 if TYPE_CHECKING:
     from gavel_py.estimates.learning import Explore, ThroughputLearner
     from gavel_py.simulator.keywords import SimulationKeywords, UnsavedKeywords
+
+logger = logging.getLogger(__name__)
 
 SIMULATION = SnapshotFormat("gavel-py simulation", 2, "a simulation state written by Simulation.save")
 
@@ -71,7 +77,6 @@ class Simulation:
             `round_seconds=None` is short for `by_events=True, round_seconds=1.0`.
 
     Attributes:
-        scheduler: the `RoundScheduler`.
         cluster: the cluster without types that the profile lacks. Other arguments that are attributes are unchanged.
         preemptions: the number of preemptions at the beginning of the current round and, by failing nodes, within the one before.
 
@@ -123,7 +128,7 @@ class Simulation:
         options: SimulationOptions,
         chance: np.random.Generator,
     ) -> None:
-        self.scheduler, self.profile, self.cluster = scheduler, profile, scheduler.cluster
+        self._scheduler, self.profile, self.cluster = scheduler, profile, scheduler.cluster
         self.round_seconds = None if scheduler.by_events else scheduler.round_seconds
         self.interference, self.starts_between_rounds = options.interference, options.starts_between_rounds
         self.checkpoint_seconds = options.checkpoint_seconds
@@ -131,13 +136,28 @@ class Simulation:
         self.preemptions = 0
         self._is_between_steps = True
         self._num_gpus = float(self.cluster.capacities.sum())
-        callbacks = Callbacks(self._admit, self._leave, options.on_starts)
+        callbacks = Callbacks(self._admit, self._leave, partial(_tell_starts, options))
         self._execution = RoundExecution(state, scheduler, profile, self.round_seconds, options, callbacks)
+        has_begun, in_rounds = state.arrivals.taken > 0, not scheduler.by_events
+        self._kernel = None if has_begun or in_rounds or options.needs_scheduler else EventKernel.of(scheduler)
+        if self._kernel is not None:
+            self._execution.listener = self._kernel
+        elif scheduler.by_events:
+            logger.info("all decisions are those of the scheduler, which takes several times as long as a kernel")
+
+    @property
+    def scheduler(self) -> RoundScheduler:
+        """The scheduler. Event-driven simulations use a kernel in its place, until it is read for the first time."""
+        if self._kernel is not None:
+            kernel, self._kernel, self._execution.listener = self._kernel, None, self._scheduler
+            kernel.give_to(self._scheduler)
+            self._state.departed = []  # the scheduler has not known them
+        return self._scheduler
 
     @property
     def policy(self) -> Policy:
         """The policy of the scheduler."""
-        return self.scheduler.policy
+        return self._scheduler.policy
 
     @property
     def now(self) -> float:
@@ -182,7 +202,7 @@ class Simulation:
         state = self._state
         tally, records = state.tally.copy(), dict(state.records)
         tenants = state.tenants.copy()
-        reasons = {**state.reasons, **{job_id: why_blocked(waits) for job_id, waits in self.scheduler.blocked.items()}}
+        reasons = {**state.reasons, **{job_id: why_blocked(waits) for job_id, waits in self._scheduler.blocked.items()}}
         for job_id, each in state.active.items():
             progress = each.at(state.now) if job_id in state.running else each
             record = self._record_of(progress, Outcome.ACTIVE, state.now, reasons.get(job_id, ""))
@@ -190,7 +210,7 @@ class Simulation:
             self._add_to(tenants, progress, record)
             records[job_id] = record
         summary = tally.summary(state.usage, state.measuring, state.wall_seconds, tenants)
-        rounds = {name: getattr(self.scheduler, name) for name in ("fallback_rounds", "limit_rounds")}
+        rounds = {name: getattr(self._scheduler, name) for name in ("fallback_rounds", "limit_rounds")}
         return SimulationResult(self.policy.label, replace(summary, **rounds), records)
 
     def step(self, until_seconds: float = math.inf) -> bool:
@@ -294,12 +314,27 @@ class Simulation:
             self._execution.change_nodes(min(until, state.arrivals.next_seconds))
             self._execution.advance_clock(min(until, state.arrivals.next_seconds))
             return True
+        if self._kernel is not None:
+            return self._run_event(self._kernel)
         current = self._begin_round()
         if not current.assignments:  # neither an event nor time alone may change that no gang runs
-            later = (self.scheduler.next_change_seconds, self._execution.next_retry(state.now))
+            later = (self._scheduler.next_change_seconds, self._execution.next_retry(state.now))
             if min(state.next_change, *later) == math.inf:
                 return False
         self._execution.run_round(current)
+        return not state.measuring.is_complete
+
+    def _run_event(self, kernel: EventKernel) -> bool:
+        """Decide and run until the next event; return False if the simulation is over."""
+        state, started = self._state, time.perf_counter()
+        changes = kernel.decide()
+        state.tally.note_round(len(kernel) if state.measuring.is_measuring else 0, time.perf_counter() - started)
+        state.reasons, state.departed, self.preemptions = kernel.excluded, [], len(changes.lost)
+        if self._options.on_gangs is not None:
+            self._options.on_gangs(state.now, kernel.places(changes))
+        if not len(kernel) and state.next_change == math.inf:
+            return False
+        self._execution.run_event(changes)
         return not state.measuring.is_complete
 
     def _admit(self, submission: Submission) -> None:
@@ -309,23 +344,28 @@ class Simulation:
         if progress.steps_done >= progress.total_steps:
             self._record(progress, self._record_of(progress, Outcome.FINISHED, job.arrival_seconds))
             return
-        waits = self._open_dependencies(job)
+        waits = _open_dependencies(self._state, job)
         if waits is None:
             self._state.ended_badly.add(job.job_id)
             self._record(progress, self._record_of(progress, Outcome.CANCELLED, max(job.arrival_seconds, self._state.now)))
             return
         changes: dict[str, Any] = {} if waits == job.depends_on else {"depends_on": waits}
-        learns = self.scheduler.learner is not None
+        learns = self._scheduler.learner is not None
         if learns or progress.expected_steps != progress.total_steps:
             # The steps of a job are known, even if the throughput with which its duration was converted is not.
             changes |= {"total_steps": progress.expected_steps, "duration_seconds": None, "duration_accelerator": None}
         if job.is_elastic and learns:
             changes |= self._admission.simulated_counts(job)
-        self.scheduler.submit(job.model_copy(update=changes) if changes else job)
+        if self._kernel is not None and self._kernel.takes(job):
+            self._kernel.submit(with_values(job, {"total_steps": progress.expected_steps}))
+        else:
+            if self._kernel is not None:
+                logger.info("job %s: from its arrival on, the scheduler decides, since the kernel cannot", job.job_id)
+            self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
         self._state.running.enter(progress)
         is_blocked = bool(waits) and self.scheduler.is_blocked(job.job_id)
-        progress.ready_seconds = None if is_blocked else self._ready_seconds(job)
+        progress.ready_seconds = None if is_blocked else _ready_seconds(self._state, job)
         if not is_blocked:
             self._state.tenants.arrive(job.tenant, max(job.arrival_seconds, self._state.now))
         if progress.cancelled_seconds is not None:
@@ -333,44 +373,26 @@ class Simulation:
 
     def _begin_round(self) -> Round:
         """Return the next round of the scheduler, and count it."""
-        state, tally, solver_seconds = self._state, self._state.tally, self.scheduler.solver_seconds
-        current = self.scheduler.next_round(state.now)
-        tally.rounds += 1
-        tally.job_rounds += len(current.assignments) if state.measuring.is_measuring else 0
-        tally.solver_seconds += self.scheduler.solver_seconds - solver_seconds
+        state, tally, solver_seconds = self._state, self._state.tally, self._scheduler.solver_seconds
+        current = self._scheduler.next_round(state.now)
+        running = len(current.assignments) if state.measuring.is_measuring else 0
+        tally.note_round(running, self._scheduler.solver_seconds - solver_seconds)
         state.reasons = current.excluded
         if state.departed:  # they left before this decision, and their records have been made
-            self.scheduler.forget(*state.departed)
+            self._scheduler.forget(*state.departed)
             state.departed = []
         # Jobs that failed, or whose node did, hold no GPUs any more.
         self.preemptions = len(state.running.among(current.preempted)) + state.interrupted
         state.interrupted = 0
         if self._options.on_round is not None:
             self._options.on_round(current)
+        if self._options.on_gangs is not None:
+            self._options.on_gangs(state.now, dict.fromkeys(current.preempted) | _places(current.assignments, current.started))
         return current
-
-    def _open_dependencies(self, job: Job) -> tuple[str, ...] | None:
-        """Return the dependencies of a new job on jobs in the system, None if it can never start."""
-        state, kept = self._state, list[str]()
-        for text in job.depends_on:
-            condition, parent = dependency_of(text)
-            if condition is Condition.SINGLETON or parent in state.active:
-                kept.append(text)
-            elif not condition.holds(ended_well=parent not in state.ended_badly):
-                return None
-        return tuple(kept)
-
-    def _ready_seconds(self, job: Job) -> float:
-        """Return when a new job that waits for no job now is ready: at its arrival, or when the last one before it has ended."""
-        ends, seconds = self._state.ended_seconds, job.arrival_seconds
-        for condition, parent in map(dependency_of, job.depends_on):
-            key = (job.workflow, job.tenant) if condition is Condition.SINGLETON else parent
-            seconds = max(seconds, ends.get(key, seconds))
-        return seconds
 
     def _leave(self, job_id: str, outcome: Outcome, seconds: float) -> None:
         self._remove(job_id, outcome, seconds)
-        unblocked, state = self.scheduler.take_unblocked(), self._state
+        unblocked, state = self._scheduler.take_unblocked(), self._state
         for ready in unblocked.ready:
             state.active[ready].ready_seconds = seconds
             state.tenants.arrive(state.active[ready].job.tenant, seconds)
@@ -393,7 +415,7 @@ class Simulation:
 
     def _record_of(self, progress: JobProgress, outcome: Outcome, seconds: float, reason: str = "") -> JobRecord:
         # In event mode, rounds have no length, so that no time is promised.
-        delivery = None if self.round_seconds is None else self.scheduler.delivery_of(progress.job.job_id)
+        delivery = None if self.round_seconds is None else self._scheduler.delivery_of(progress.job.job_id)
         measured = self._state.measuring.includes(progress.number)
         return progress.record(outcome, seconds, delivery, reason, measured=measured)
 
@@ -438,6 +460,41 @@ class Simulation:
             self._options.on_record(record)
 
 
+def _open_dependencies(state: SimulationState, job: Job) -> tuple[str, ...] | None:
+    """Return the dependencies of a new job on jobs in the system, None if it can never start."""
+    kept = list[str]()
+    for text in job.depends_on:
+        condition, parent = dependency_of(text)
+        if condition is Condition.SINGLETON or parent in state.active:
+            kept.append(text)
+        elif not condition.holds(ended_well=parent not in state.ended_badly):
+            return None
+    return tuple(kept)
+
+
+def _ready_seconds(state: SimulationState, job: Job) -> float:
+    """Return when a new job that waits for no job now is ready: at its arrival, or when the last one before it has ended."""
+    ends, seconds = state.ended_seconds, job.arrival_seconds
+    for condition, parent in map(dependency_of, job.depends_on):
+        key = (job.workflow, job.tenant) if condition is Condition.SINGLETON else parent
+        seconds = max(seconds, ends.get(key, seconds))
+    return seconds
+
+
+def _tell_starts(options: SimulationOptions, seconds: float, started: Mapping[str, Assignment]) -> None:
+    """Tell the caller which jobs start between rounds."""
+    if options.on_starts is not None:
+        options.on_starts(seconds, started)
+    if options.on_gangs is not None:
+        options.on_gangs(seconds, _places(started, started))
+
+
+def _places(assignments: Mapping[str, Assignment], job_ids: Iterable[str]) -> dict[str, tuple[str, Mapping[str, int]] | None]:
+    """Return {job_id: (type, {node: GPUs})} of jobs."""
+    found = {job_id: assignments[job_id] for job_id in job_ids}
+    return {job_id: (each.accelerator, Counter(node for node, _ in each.gpus)) for job_id, each in found.items()}
+
+
 def _learner(learn: ThroughputLearner | Explore, cluster: Cluster) -> ThroughputLearner:
     """Return the given learner, or a new one that starts from the specifications of the cluster's accelerators."""
     from gavel_py.estimates.learning import ThroughputLearner
@@ -459,6 +516,13 @@ def _start_of(arrivals: Arrivals, start_seconds: float | None) -> float:
     if start_seconds is None:
         return arrivals.next_seconds if arrivals.next_seconds < math.inf else 0.0
     return start_seconds
+
+
+def is_without_rounds(
+    *, round_seconds: float | None = 0.0, by_events: bool = False, options: SchedulerOptions = DEFAULTS, **_: object
+) -> bool:
+    """Return whether a simulation with these arguments is event-driven."""
+    return round_seconds is None or by_events or options.by_events
 
 
 def simulate(

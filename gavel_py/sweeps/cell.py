@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
@@ -27,10 +27,8 @@ from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.profile import Profile
 from gavel_py.report.runs import Labels, Run
 from gavel_py.report.runs.files import packed
-from gavel_py.scheduling import Round
 from gavel_py.scheduling.options import AllocationOptions
-from gavel_py.simulator.options import Starts
-from gavel_py.simulator.recorder import RunRecorder, run_and_record
+from gavel_py.simulator.recorder import RunRecorder, hooks_of, run_and_record
 from gavel_py.simulator.simulation import Simulation
 from gavel_py.sweeps.axes import Generator, PackedValue, by_type, checksum, plain_text
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -192,10 +190,8 @@ def run_cell(task: Task) -> CellResult:
         return CellResult(task.key, time.perf_counter() - started, text)
 
 
-def build_simulation(
-    task: Task, on_round: Callable[[Round], None] | None = None, on_starts: Starts | None = None
-) -> tuple[Simulation, float]:
-    """Return the simulation of a cell, and the time at which it stops."""
+def build_simulation(task: Task, **hooks: Any) -> tuple[Simulation, float]:
+    """Return the simulation of a cell, with these callbacks, and the time at which it stops."""
     scenario, settings = scenario_of(task.source), dict(task.settings.value)
     until = settings.pop("until_seconds", math.inf)
     simulation = Simulation(
@@ -205,8 +201,7 @@ def build_simulation(
         task.policy.value,
         round_seconds=task.round_seconds,
         seed=task.source.seed or 0,
-        on_round=on_round,
-        on_starts=on_starts,
+        **hooks,
         **settings,
     )
     return simulation, until
@@ -217,9 +212,7 @@ def simulate_cell(task: Task) -> tuple[Run, bytes | None]:
 
     These are in the order of the trace, NaN for jobs that did not finish.
     """
-    simulation, until = build_simulation(
-        task, lambda begun: recorder.round(begun), lambda seconds, gangs: recorder.starts(seconds, gangs)
-    )
+    simulation, until = build_simulation(task, **hooks_of(lambda: recorder, without_rounds=task.round_seconds is None))
     recorder = RunRecorder(simulation)
     run_and_record(simulation, recorder, until)
     job_ids = [submission.job.job_id for submission in scenario_of(task.source).trace]

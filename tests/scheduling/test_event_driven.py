@@ -148,7 +148,10 @@ def test_time_lost_with_a_node_puts_no_job_ahead_of_the_order() -> None:
 def test_most_decisions_of_a_busy_cluster_are_event_driven() -> None:
     jobs = gp.generate_trace(150, OSDI, jobs_per_hour=30, seed=3)
     with counting() as made:
-        gp.simulate(jobs, gp.Cluster.from_inline("v100:16/4,k80:16/4"), OSDI, "shortest_job_first", round_seconds=None)
+        cluster = gp.Cluster.from_inline("v100:16/4,k80:16/4")
+        simulation = gp.Simulation(jobs, cluster, OSDI, "shortest_job_first", round_seconds=None)
+        assert simulation.scheduler.by_events  # from now on it decides, without a kernel
+        simulation.run()
     assert sum(made) > 0.9 * len(made) > 200
 
 

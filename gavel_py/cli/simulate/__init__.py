@@ -53,7 +53,7 @@ def command(context: click.Context, request: SimulateOptions) -> None:
         runs = runs[len(results) :]
         import_solver(policies)
         if path is not None and saved is not None:
-            runs[0].resume(path, scenario, saved["run"])
+            runs[0].resume(path, scenario, request, saved["run"])
         if request.run_out is not None:
             gp.write_runs(request.run_out, [])  # raises now instead of after the simulation if the file cannot be written
         failure: GavelError | None = None

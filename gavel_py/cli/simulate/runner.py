@@ -120,9 +120,8 @@ class PolicyRun:
             options=request.rounds.changed(round_seconds=1.0, by_events=True) if request.events else request.rounds,
             node_failures=scenario.node_failures,
             maintenance=scenario.maintenance,
-            on_round=self._round,
-            on_starts=self._starts,
             learn=self.learner,
+            **self._hooks(request),
             **{name: getattr(request.simulation, name) for name in request.simulation.model_fields_set},
         )
         _check_sizes(trace.jobs, scenario, request, case)
@@ -134,16 +133,21 @@ class PolicyRun:
         """Return the state of the run besides the simulation, as plain data."""
         return {"rounds": self.rounds, "left": self.left, "kept": [record.to_dict() for record in self._records.values()]}
 
-    def resume(self, path: Path, scenario: Scenario, note: Mapping[str, Any]) -> None:
+    def _hooks(self, request: SimulateOptions) -> dict[str, Any]:
+        """Return what the simulation calls: rounds as such only where they are written, or have a length."""
+        if request.events and request.timeline_out is None:
+            return {"on_gangs": self._gangs}
+        return {"on_round": self._round, "on_starts": self._starts}
+
+    def resume(self, path: Path, scenario: Scenario, request: SimulateOptions, note: Mapping[str, Any]) -> None:
         """Restore a saved state; note: the value that `note` returned."""
         simulation = gp.Simulation.load(
             path,
             scenario.trace,
             scenario.profile,
             policy=self.policy,
-            on_round=self._round,
-            on_starts=self._starts,
             learn=self.learner,
+            **self._hooks(request),
         )
         if simulation.cluster != self.simulation.cluster:
             raise gp.InputError(f"{path}: was written with another cluster; continue with the one that the simulation had")
@@ -192,6 +196,11 @@ class PolicyRun:
             self.recorder.round(round_)
         if self.outputs is not None:
             self.outputs.round(self.label, round_, self.simulation)
+
+    def _gangs(self, seconds: float, changed: Mapping[str, tuple[str, Mapping[str, int]] | None]) -> None:
+        self.rounds += 1
+        if self.recorder is not None:
+            self.recorder.gangs(seconds, changed)
 
     def _starts(self, seconds: float, assignments: Mapping[str, gp.Assignment]) -> None:
         if self.recorder is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heapreplace
@@ -45,7 +46,7 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
     return policy.by_job and is_regular and set(policy.reads) <= {*COLUMNS, REMAINING, OF_WORKFLOW}
 
 
-class _JobNumbers:
+class JobNumbers:
     """The job data that `sort_key` reads: `fastest`, and the fields that the policy reads."""
 
     def __init__(self, fastest: Floats) -> None:
@@ -69,7 +70,7 @@ class Head(NamedTuple):
     queue: list[tuple[Position, QueuedJob]]
 
 
-class JobQueue:
+class OrderedQueue:
     """Jobs in the order in which an ordered policy serves them, and the types that it gives them.
 
     Jobs with a type form one list. Waiting jobs form one list for each size and preference of types (without backfilling, one list
@@ -77,37 +78,26 @@ class JobQueue:
 
     Attributes:
         by_row: {row: job} of the jobs that can run somewhere.
-        excluded: {job_id: reason} of the other jobs, in natural order.
-        removed: Jobs that have left or changed since the latest decision; callers empty it.
     """
 
-    def __init__(
-        self,
-        policy: OrderedPolicy,
-        table: ScheduledJobs,
-        profiler: JobProfiler,
-        capacities: Sequence[float],
-        workflow_seconds: Callable[[], Floats],
-    ) -> None:
-        self._policy, self._reads, self._table, self._profiler = policy, frozenset(policy.reads), table, profiler
-        self._look_up_workflows, self._workflow_seconds = workflow_seconds, np.zeros(0)
+    def __init__(self, policy: OrderedPolicy, capacities: Sequence[float]) -> None:
+        self._policy, self._reads = policy, frozenset(policy.reads)
         self._name, self._capacities = f"policy {policy.name}", list(map(int, capacities))
         self.by_row: dict[int, QueuedJob] = {}
-        self.excluded: dict[str, str] = {}
-        self.removed: list[QueuedJob] = []
-        self._excluded: dict[int, QueuedJob] = {}
-        self._irregular: set[int] = set()
-        self._done: set[int] = set()
         # By row: sort keys, throughputs on the fastest type, the jobs of `by_row`, and those of them that wait.
         self._keys, self._fastest = np.zeros(0), np.zeros(0)
         self._is_queued, self._waits = np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
         self.clear()
 
+    @abstractmethod
+    def _column(self, name: str, rows: Indices) -> Floats:
+        """Return (N,) a field that the policy reads, of the jobs in these rows."""
+
     def clear(self) -> None:
         """Clear the types of all jobs; without preemption, running jobs keep theirs."""
         self._selected = OrderedJobs()
         self._waiting: dict[tuple[object, ...], list[tuple[Position, QueuedJob]]] = {}
-        self._free, self.removed = self._capacities.copy(), []
+        self._free = self._capacities.copy()
         self._first_change: Position | None = FIRST
         self._waits[:] = self._is_queued
         for each in self.by_row.values():
@@ -129,42 +119,6 @@ class JobQueue:
 
     # Changes
 
-    def update(self) -> bool:
-        """Apply the changes recorded by the table; return whether event-driven decisions are possible.
-
-        This is the case if every job has steps left and requests whole GPUs without an even split.
-        """
-        table = self._table
-        self._fit(table.capacity)
-        if OF_WORKFLOW in self._reads:
-            self._workflow_seconds = self._look_up_workflows()
-        changed, table.changed = table.changed, set()
-        left, before = table.columns["left"], len(self._excluded)
-        for row in changed:
-            self._remove(row)
-        removed = len(self._excluded) != before
-        arrived = [each for row in changed if left.item(row) < 0 if (each := self._entered(row)) is not None]
-        if removed or len(self._excluded) != len(self.excluded):
-            by_name = sorted(self._excluded.values(), key=attrgetter("natural"))
-            self.excluded = {each.job_id: str(each.profile.reason) for each in by_name}
-        if arrived:
-            rows = np.array([each.row for each in arrived], dtype=np.int64)
-            self._note_done(rows)
-            self._keys[rows] = self._keys_of(rows)
-            for each in arrived:
-                self._wait(each)
-                self._note_change(self._position(each))
-        has_moved, moved = table.has_progress, table.progressed
-        if table.has_progress:
-            moved = moved & self._is_queued
-            table.progressed[:] = table.has_progress = False
-            self._note_done(moved.nonzero()[0])
-        if OF_WORKFLOW in self._reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
-            has_moved, moved = True, moved | ((table.workflow_of >= 0) & self._is_queued)
-        if REMAINING in self._reads and has_moved:
-            self._move(moved)
-        return not self._done and not self._irregular
-
     def _fit(self, capacity: int) -> None:
         more = capacity - len(self._keys)
         if more > 0:
@@ -185,34 +139,23 @@ class JobQueue:
         self._remove_selected(each)
         self._wait(each)
 
-    def _entered(self, row: int) -> QueuedJob | None:
-        """Return a new entry for a job, None if it cannot run anywhere."""
-        table, profile = self._table, self._profiler(row)
-        columns = table.columns
-        each = QueuedJob(row, table.ids[row], profile, columns["restart_seconds"].item(row), columns["arrival_seconds"].item(row))
-        if profile.reason is not None:
-            self._excluded[row] = each
-            return None
-        self.by_row[row] = each
-        self._fastest[row], self._is_queued[row] = profile.fastest, True
-        if not profile.is_regular:
-            self._irregular.add(row)
-        return each
+    def _enter(self, each: QueuedJob) -> None:
+        """Add a job, which `_wait` lets wait once its fields can be read."""
+        self.by_row[each.row] = each
+        self._fastest[each.row], self._is_queued[each.row] = each.profile.fastest, True
 
-    def _remove(self, row: int) -> None:
-        self._excluded.pop(row, None)
-        self._irregular.discard(row)
-        self._done.discard(row)
+    def _remove(self, row: int) -> QueuedJob | None:
+        """Remove and return a job, None if it is not one that can run somewhere."""
         each = self.by_row.pop(row, None)
         if each is not None:
             self._is_queued[row] = False
-            self.removed.append(each)
             if each.column >= 0:
                 self._remove_selected(each)
             else:
                 self._remove_waiting(each)
                 if not self._policy.backfill:  # others may have waited for it
                     self._note_change(self._position(each))
+        return each
 
     def _remove_selected(self, each: QueuedJob) -> None:
         position = self._position(each)
@@ -235,43 +178,19 @@ class JobQueue:
         if self._first_change is None or position < self._first_change:
             self._first_change = position
 
-    def _note_done(self, rows: Indices) -> None:
-        """Record which of these jobs have no steps left; unknown total steps are NaN, for which the comparison is false."""
-        columns = self._table.columns
-        done = columns["steps_done"][rows] >= columns["total_steps"][rows]
-        if self._done or done.any():
-            self._done = self._done.difference(rows.tolist()).union(rows[done].tolist())
-
     def _keys_of(self, rows: Indices) -> Floats:
         """Return (N,) the sort keys of the jobs in these rows."""
-        columns, numbers = self._table.columns, _JobNumbers(self._fastest[rows])
+        numbers = JobNumbers(self._fastest[rows])
         for name in self._reads:
-            if name == REMAINING:
-                column = np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
-            elif name == OF_WORKFLOW:
-                column = self._workflow_seconds[rows]
-            else:
-                column = columns[COLUMNS[name]][rows]
-            setattr(numbers, name, column)
+            setattr(numbers, name, self._column(name, rows))
         keys = self._policy.sort_key(cast("JobClasses", numbers))
         return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
-
-    def _move(self, moved: Mask) -> None:
-        """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
-        waiting = (moved & self._waits).nonzero()[0]
-        for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
-            if key != self._keys[row]:
-                each, before = self.by_row[row], self._position(self.by_row[row])
-                self._remove_waiting(each)
-                self._keys[row] = key
-                self._wait(each)
-                self._note_change(min(before, self._position(each)))
-        if self._selected.jobs:
-            self._move_selected()
 
     def _move_selected(self) -> None:
         """Update the sort keys of the jobs with a type."""
         jobs = self._selected.jobs
+        if not jobs:
+            return
         rows = np.fromiter(map(OF_ROW, jobs), dtype=np.int64, count=len(jobs))
         before, keys = self._keys[rows], self._keys_of(rows)
         later = (keys > before).nonzero()[0]
@@ -391,3 +310,116 @@ class JobQueue:
                 if column < 0 and not self._policy.backfill:
                     return False
         return True
+
+
+class JobQueue(OrderedQueue):
+    """The service order of the jobs of a table, updated from the changes that it records.
+
+    Attributes:
+        excluded: {job_id: reason} of the jobs that cannot run anywhere, in natural order.
+        removed: Jobs that have left or changed since the latest decision; callers empty it.
+    """
+
+    def __init__(
+        self,
+        policy: OrderedPolicy,
+        table: ScheduledJobs,
+        profiler: JobProfiler,
+        capacities: Sequence[float],
+        workflow_seconds: Callable[[], Floats],
+    ) -> None:
+        super().__init__(policy, capacities)
+        self._table, self._profiler = table, profiler
+        self._look_up_workflows, self._workflow_seconds = workflow_seconds, np.zeros(0)
+        self.excluded: dict[str, str] = {}
+        self._excluded: dict[int, QueuedJob] = {}
+        self._irregular: set[int] = set()
+        self._done: set[int] = set()
+
+    def clear(self) -> None:
+        super().clear()
+        self.removed: list[QueuedJob] = []
+
+    def update(self) -> bool:
+        """Apply the changes recorded by the table; return whether event-driven decisions are possible.
+
+        This is the case if every job has steps left and requests whole GPUs without an even split.
+        """
+        table = self._table
+        self._fit(table.capacity)
+        if OF_WORKFLOW in self._reads:
+            self._workflow_seconds = self._look_up_workflows()
+        changed, table.changed = table.changed, set()
+        left, before = table.columns["left"], len(self._excluded)
+        for row in changed:
+            self._remove(row)
+        removed = len(self._excluded) != before
+        arrived = [each for row in changed if left.item(row) < 0 if (each := self._entered(row)) is not None]
+        if removed or len(self._excluded) != len(self.excluded):
+            by_name = sorted(self._excluded.values(), key=attrgetter("natural"))
+            self.excluded = {each.job_id: str(each.profile.reason) for each in by_name}
+        if arrived:
+            rows = np.array([each.row for each in arrived], dtype=np.int64)
+            self._note_done(rows)
+            self._keys[rows] = self._keys_of(rows)
+            for each in arrived:
+                self._wait(each)
+                self._note_change(self._position(each))
+        has_moved, moved = table.has_progress, table.progressed
+        if table.has_progress:
+            moved = moved & self._is_queued
+            table.progressed[:] = table.has_progress = False
+            self._note_done(moved.nonzero()[0])
+        if OF_WORKFLOW in self._reads and table.workflows:  # other jobs of the workflow have progressed, arrived or left
+            has_moved, moved = True, moved | ((table.workflow_of >= 0) & self._is_queued)
+        if REMAINING in self._reads and has_moved:
+            self._move(moved)
+        return not self._done and not self._irregular
+
+    def _entered(self, row: int) -> QueuedJob | None:
+        """Return a new entry for a job, None if it cannot run anywhere."""
+        table, profile = self._table, self._profiler(row)
+        columns = table.columns
+        each = QueuedJob(row, table.ids[row], profile, columns["restart_seconds"].item(row), columns["arrival_seconds"].item(row))
+        if profile.reason is not None:
+            self._excluded[row] = each
+            return None
+        self._enter(each)
+        if not profile.is_regular:
+            self._irregular.add(row)
+        return each
+
+    def _remove(self, row: int) -> QueuedJob | None:
+        self._excluded.pop(row, None)
+        self._irregular.discard(row)
+        self._done.discard(row)
+        each = super()._remove(row)
+        self.removed += () if each is None else (each,)
+        return each
+
+    def _move(self, moved: Mask) -> None:
+        """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
+        waiting = (moved & self._waits).nonzero()[0]
+        for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
+            if key != self._keys[row]:
+                each, before = self.by_row[row], self._position(self.by_row[row])
+                self._remove_waiting(each)
+                self._keys[row] = key
+                self._wait(each)
+                self._note_change(min(before, self._position(each)))
+        self._move_selected()
+
+    def _note_done(self, rows: Indices) -> None:
+        """Record which of these jobs have no steps left; unknown total steps are NaN, for which the comparison is false."""
+        columns = self._table.columns
+        done = columns["steps_done"][rows] >= columns["total_steps"][rows]
+        if self._done or done.any():
+            self._done = self._done.difference(rows.tolist()).union(rows[done].tolist())
+
+    def _column(self, name: str, rows: Indices) -> Floats:
+        columns = self._table.columns
+        if name == REMAINING:
+            return np.maximum(0.0, columns["total_steps"][rows] - columns["steps_done"][rows])
+        if name == OF_WORKFLOW:
+            return self._workflow_seconds[rows]
+        return columns[COLUMNS[name]][rows]

@@ -52,17 +52,24 @@ class JobProfiler:
         )
 
     def __call__(self, row: int) -> JobProfile:
-        """Return the profile of a job. Raises `InputError` as `Policy.check`."""
-        gang = self._table.gangs.item(row)
+        """Return the profile of a job of the table. Raises `InputError` as `Policy.check`."""
+        return self._profile_of(self._table.gangs.item(row), self._table.jobs[row])
+
+    def of(self, job: Job) -> JobProfile:
+        """Return the profile of a job that need not be in the table. Raises `InputError` as `Policy.check`."""
+        return self._profile_of(self._table.gang_numbers.of([job]).item(0), job)
+
+    def _profile_of(self, gang: int, job: Job) -> JobProfile:
         if gang not in self._by_gang:
-            self._by_gang[gang] = self._profile_of(self._table.jobs[row])
+            self._by_gang[gang] = self._new_profile_of(job)
         return self._by_gang[gang]
 
-    def _profile_of(self, job: Job) -> JobProfile:
+    def _new_profile_of(self, job: Job) -> JobProfile:
         new = [with_values(job, {"steps_done": 0.0})]
         requests = self._table.requests_of(new)
         self._cache.complete(new, requests)
         problem = self._cache.problem_if_up(PolicyInput.of_new(new, requests))
+        self._policy.check(problem)
         jobs = self._policy.view(separate_jobs(problem, self._policy.name, self._policy.reads))
         is_eligible = len(jobs) > 0
         fastest_first = np.argsort(-jobs.throughputs[0], kind="stable").tolist() if is_eligible else []

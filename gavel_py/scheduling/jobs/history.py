@@ -47,6 +47,11 @@ HISTORY_COLUMNS = {
 NEW_HISTORY = np.array(list(HISTORY_COLUMNS.values()), dtype=float)
 
 
+def is_tried_again(job: Job, failures: float) -> bool:
+    """Return whether a job that has failed this often is tried again."""
+    return failures <= job.max_retries
+
+
 class ReportedSteps(Mapping[str, float]):
     """{job_id: steps done} of many jobs, as (N,) ids and (N,) numbers, which are read without a loop over the jobs."""
 
@@ -167,7 +172,7 @@ class ScheduledJobs(JobTable):
         """Count a failure and return whether the job may be tried again; otherwise remove it. Raises `UnknownNameError`."""
         row = self.known(job_id)
         self.columns["failures"][row] += 1
-        if self.columns["failures"].item(row) <= self.jobs[row].max_retries:
+        if is_tried_again(self.jobs[row], self.columns["failures"].item(row)):
             return True
         self.remove(job_id, Departure.FAILED)
         return False
