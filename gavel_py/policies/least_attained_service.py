@@ -42,6 +42,10 @@ class LeastAttainedService(OrderedPolicy):
     def changes_at(self) -> Mapping[str, tuple[float, ...]]:
         return {"attained_gpu_seconds": self.thresholds} if self.thresholds else {}
 
+    @property
+    def by_job(self) -> bool:
+        return True
+
     def sort_key(self, jobs: JobClasses) -> Floats:
         attained: Floats = jobs.attained_gpu_seconds
         return np.searchsorted(self.thresholds, attained, side="right").astype(float) if self.thresholds else attained

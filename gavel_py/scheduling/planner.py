@@ -39,7 +39,8 @@ from gavel_py.scheduling.current_allocation import (
     speeds_of,
     unpromised_allocation,
 )
-from gavel_py.scheduling.event_driven import EventDrivenPlanner
+from gavel_py.scheduling.event_driven import EventDrivenPlanner, EventParts
+from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler
 from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.jobs.waiting import outlook_of, workflows_of
 from gavel_py.scheduling.learning import ProgressObserver
@@ -49,7 +50,7 @@ from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, Siz
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimits, first_within
 from gavel_py.scheduling.mechanism.tenants import TenantClaims
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.options import SchedulerOptions, TimedOrder
+from gavel_py.scheduling.options import JobTimes, SchedulerOptions, TimedOrder
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from gavel_py.scheduling.round import Fallback
@@ -266,17 +267,33 @@ class RoundPlanner:
     def event_planner(self, state: SchedulerState) -> EventDrivenPlanner | None:
         """Return the event-driven planner of this state, None if options or policy require the full path."""
         options, policy = self.options, self.solver.policy
-        if not options.by_events or options.sharing or options.mechanism not in FOLLOWING or options.min_run_seconds:
+        if not self._may_decide_at_events:
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
         if isinstance(kept, EventDrivenPlanner) and kept.holds_for(policy, cache, *seconds, options.by_workflow):
             return kept
-        if not isinstance(policy, OrderedPolicy) or not EventDrivenPlanner.can(policy, state):
+        if not isinstance(policy, OrderedPolicy) or not EventParts.can(policy, state):
             state.event_planner = None
             state.table.track(on=False)
             return None
         state.event_planner = made = EventDrivenPlanner(policy, state, cache, *seconds, by_workflow=options.by_workflow)
         return made
+
+    def event_parts(self, state: SchedulerState) -> EventParts | None:
+        """Return what a simulation needs to decide at events by itself, None if options or policy require the full path."""
+        options, policy = self.options, self.solver.policy
+        if not self._may_decide_at_events or options.retry_seconds or not EventParts.can(policy, state, JobTimes._fields):
+            return None
+        assert isinstance(policy, OrderedPolicy)  # noqa: S101
+        profiler = JobProfiler(policy, state.table, state.layout, state.spans, self.cache(state))
+        capacities = state.nodes.cluster.capacities.tolist()
+        return EventParts(policy, profiler, state.layout, capacities, options.restart_seconds, self.order)
+
+    @property
+    def _may_decide_at_events(self) -> bool:
+        """Whether options allow decisions from the order of jobs alone."""
+        options = self.options
+        return options.by_events and not options.sharing and options.mechanism in FOLLOWING and not options.min_run_seconds
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan of an incremental decision, None if the full path must decide."""

@@ -47,7 +47,7 @@ from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.event_driven import EventDrivenPlanner
+    from gavel_py.scheduling.event_driven import EventParts
     from gavel_py.scheduling.keywords import OptionAttributes, SchedulerKeywords
 else:
     from gavel_py.scheduling.options import OptionAttributes
@@ -285,9 +285,9 @@ class RoundScheduler(OptionAttributes, Synchronized):
 
     @property
     @synchronized
-    def event_planner(self) -> EventDrivenPlanner | None:
-        """What decides at events, for simulations; None if options, policy or cluster need the full path, also after failures."""
-        return None if self.options.retry_seconds else self._planner.event_planner(self._state)
+    def event_parts(self) -> EventParts | None:
+        """What a simulation needs to decide at events by itself; None if options, policy or cluster need the full path."""
+        return self._planner.event_parts(self._state)
 
     def _learn(self, start: float) -> None:
         """Feed the learner, if there is one, and use its profile if that has changed."""
@@ -706,6 +706,26 @@ class RoundScheduler(OptionAttributes, Synchronized):
         columns["running_since_seconds"][row] = np.nan if state.last is None else state.last.start_seconds
         columns["has_run"][row] = True
         state.changes.note()
+
+    @synchronized
+    def note_times(self, job_id: str, *, attained_gpu_seconds: float, waiting_since_seconds: float) -> None:
+        """Record times of a job that passed before the scheduler took over, for policies that read them.
+
+        Args:
+            job_id: The job.
+            attained_gpu_seconds: The GPU-seconds that it has received.
+            waiting_since_seconds: When it last held GPUs, or arrived.
+
+        Raises:
+            UnknownNameError: The job is not in the system.
+            InputError: A time is not a finite number.
+        """
+        times = {"attained_gpu_seconds": attained_gpu_seconds, "waiting_since_seconds": waiting_since_seconds}
+        check("round scheduler", **{name: (value, Finite) for name, value in times.items()})
+        row = self._state.row_of(job_id)
+        for name, value in times.items():
+            self._state.table.columns[name][row] = value
+        self._state.changes.note()
 
     @synchronized
     def keep_running(self, job_id: str, until_seconds: float) -> None:

@@ -314,13 +314,14 @@ class JobProgress:
 
     def start(self, seconds: float, restart_seconds: float, run: GangStart) -> None:
         """Start a run, as `start`; restart_seconds: unless the job has its own; its GPUs count for an elastic job only."""
-        if self.type_index not in (-1, run.type_index):
+        row, before = self.row, self.row[AT.type_index]
+        if before not in (-1, run.type_index):
             earlier = self.earlier_gpu_seconds
-            earlier[self.type_index] += self.gpu_seconds - sum(earlier)
-        own = self.restart_seconds
-        start(self.row, seconds, restart_seconds if math.isnan(own) else own, run)
-        if not self.is_elastic:
-            self.own_gpus = self.num_gpus
+            earlier[int(before)] += self.gpu_seconds - sum(earlier)
+        own = row[AT.restart_seconds]
+        start(row, seconds, restart_seconds if math.isnan(own) else own, run)
+        if not row[AT.is_elastic]:
+            row[AT.own_gpus] = row[AT.num_gpus]
         self.partners = ()
 
     def advance(self, until: float) -> None:

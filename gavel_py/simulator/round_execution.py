@@ -162,8 +162,11 @@ class RoundExecution:
         if self._reports_progress:
             self._report_progress()
 
-    def run_event(self, changes: EventChanges) -> None:
-        """Run the gangs as a kernel has changed them, until the next event: a round without node events and shared GPUs."""
+    def run_event(self, changes: EventChanges, change_seconds: float) -> None:
+        """Run the gangs as a kernel has changed them, until the next event: a round without node events and shared GPUs.
+
+        change_seconds: when time alone changes the order.
+        """
         state, running = self._state, self._state.running
         for each in changes.lost:
             running.release_one(each.job_id).advance(state.now)
@@ -175,7 +178,7 @@ class RoundExecution:
         if state.measuring.is_measuring:
             state.tally.spread_job_rounds += running.num_spread
         seconds = running.stop_seconds
-        end = max(state.now, min(seconds.item(seconds.argmin()), state.next_change))
+        end = max(state.now, min(seconds.item(seconds.argmin()), state.next_change, change_seconds))
         stops = self._stops_until(latest_at(end))
         while stops and stops[0].seconds <= latest_at(end):
             self._stop_job(stop := heappop(stops))

@@ -150,7 +150,7 @@ class Simulation:
         """The scheduler. Event-driven simulations use a kernel in its place, until it is read for the first time."""
         if self._kernel is not None:
             kernel, self._kernel, self._execution.listener = self._kernel, None, self._scheduler
-            kernel.give_to(self._scheduler)
+            kernel.give_to(self._scheduler, self._state.now)
             self._state.departed = []  # the scheduler has not known them
         return self._scheduler
 
@@ -327,14 +327,15 @@ class Simulation:
     def _run_event(self, kernel: EventKernel) -> bool:
         """Decide and run until the next event; return False if the simulation is over."""
         state, started = self._state, time.perf_counter()
-        changes = kernel.decide()
+        changes = kernel.decide(state.now)
         state.tally.note_round(len(kernel) if state.measuring.is_measuring else 0, time.perf_counter() - started)
         state.reasons, state.departed, self.preemptions = kernel.excluded, [], len(changes.lost)
         if self._options.on_gangs is not None:
             self._options.on_gangs(state.now, kernel.places(changes))
-        if not len(kernel) and state.next_change == math.inf:
+        change = kernel.next_change_seconds
+        if not len(kernel) and min(state.next_change, change) == math.inf:
             return False
-        self._execution.run_event(changes)
+        self._execution.run_event(changes, change)
         return not state.measuring.is_complete
 
     def _admit(self, submission: Submission) -> None:

@@ -354,3 +354,17 @@ def test_gangs_of_forgotten_jobs_are_dropped_and_change_no_round(monkeypatch: py
     assert found == expected
     assert kept > 25
     assert left < 12
+
+
+def test_times_from_before_a_scheduler_count() -> None:
+    """Job a has had its hour of GPUs, so b goes first; without that, a would, since it arrived first."""
+    speeds = gp.ThroughputProfile.from_matrix([[1.0], [1.0]], job_ids=["a", "b"], accelerators=["v100"])
+    made = gp.RoundScheduler(gp.Cluster.from_counts({"v100": 1}), speeds, "least_attained_service", by_events=True)
+    made.submit_all([gp.Job("a", total_steps=1e6), gp.Job("b", total_steps=1e6, arrival_seconds=5)])
+    made.note_times("a", attained_gpu_seconds=3600, waiting_since_seconds=0)
+    assert list(made.next_round(10.0).assignments) == ["b"]
+    assert made.next_change_seconds == 10 + 3600
+    with pytest.raises(gp.UnknownNameError, match="job 'c'"):
+        made.note_times("c", attained_gpu_seconds=0, waiting_since_seconds=0)
+    with pytest.raises(gp.InputError, match="attained_gpu_seconds"):
+        made.note_times("a", attained_gpu_seconds=float("nan"), waiting_since_seconds=0)

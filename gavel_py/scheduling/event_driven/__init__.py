@@ -8,7 +8,7 @@ deficits, or running gangs would have to make room.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
@@ -23,6 +23,7 @@ from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.jobs.waiting import workflow_seconds
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
+from gavel_py.scheduling.options import TimedOrder
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, keep_own_gpus
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_preferred
@@ -35,7 +36,7 @@ from gavel_py.scheduling.round import Assignments, GangChanges
 if TYPE_CHECKING:
     from gavel_py.scheduling.state import SchedulerState
 
-__all__ = ["EventDecision", "EventDrivenPlanner", "PlacementCache", "batch_of"]
+__all__ = ["EventDecision", "EventDrivenPlanner", "EventParts", "PlacementCache", "batch_of"]
 
 
 BY_IMPORTANCE = attrgetter("importance")
@@ -243,6 +244,24 @@ def batch_of(gangs: Sequence[QueuedJob], column: int) -> GangBatch:
     )
 
 
+class EventParts(NamedTuple):
+    """What decides at events, apart from jobs and accounts: for a simulation that keeps its own."""
+
+    policy: OrderedPolicy
+    profiler: JobProfiler
+    layout: Layout
+    capacities: list[float]  # by type
+    restart_seconds: float
+    order: TimedOrder | None  # how time alone changes the order
+
+    @staticmethod
+    def can(policy: Policy, state: SchedulerState, further: Collection[str] = ()) -> bool:
+        """Return whether the policy, which may read further fields, and the cluster allow event-driven decisions."""
+        if not isinstance(policy, OrderedPolicy) or policy.fractional or policy.constraints or not can_keep_order(policy, further):
+            return False
+        return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
+
+
 AUDIT_EVERY = 1_000
 """One decision out of this many is compared with a solve for all jobs."""
 
@@ -259,13 +278,6 @@ class EventDecision(NamedTuple):
 class EventDrivenPlanner:
     """Decides incrementally at events, for one policy, profile and cluster; options as for `RoundScheduler`."""
 
-    @staticmethod
-    def can(policy: Policy, state: SchedulerState) -> bool:
-        """Return whether the policy and the cluster allow event-driven decisions."""
-        if not isinstance(policy, OrderedPolicy) or policy.fractional or policy.constraints or not can_keep_order(policy):
-            return False
-        return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
-
     def __init__(
         self,
         policy: OrderedPolicy,
@@ -277,11 +289,9 @@ class EventDrivenPlanner:
         by_workflow: bool,
     ) -> None:
         self._made_for = policy, cache, restart_seconds, round_seconds, by_workflow
-        self.policy, self.layout, self.restart_seconds = policy, state.layout, restart_seconds
-        self.capacities: list[float] = state.nodes.cluster.capacities.tolist()
         self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
         found = partial(workflow_seconds, state.table, state.blocked, cache, by_workflow=by_workflow)
-        self._queue = JobQueue(policy, state.table, self.profiler, self.capacities, found)
+        self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), found)
         self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive

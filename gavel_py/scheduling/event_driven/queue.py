@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from typing import NamedTuple, cast
@@ -33,8 +33,10 @@ COLUMNS = {
 DECIDING_METHODS = ("sort_key", "view", "check", "serve", "decide")
 
 
-def can_keep_order(policy: OrderedPolicy) -> bool:
+def can_keep_order(policy: OrderedPolicy, further: Collection[str] = ()) -> bool:
     """Return whether a queue can keep a policy's order: the sort key of a job depends on known fields of that job only.
+
+    further: fields that are known, too.
 
     A subclass does not inherit `by_job` if it overrides a method that decides, and a policy with its own `seats` selects types
     differently from the queue.
@@ -43,7 +45,7 @@ def can_keep_order(policy: OrderedPolicy) -> bool:
     declared = next(i for i, each in enumerate(classes) if "by_job" in vars(each))
     is_overridden = any(name in vars(each) for each in classes[:declared] for name in DECIDING_METHODS)
     is_regular = type(policy).seats is OrderedPolicy.seats and not is_overridden
-    return policy.by_job and is_regular and set(policy.reads) <= {*COLUMNS, REMAINING, OF_WORKFLOW}
+    return policy.by_job and is_regular and set(policy.reads) <= {*COLUMNS, REMAINING, OF_WORKFLOW, *further}
 
 
 class JobNumbers:
@@ -185,6 +187,19 @@ class OrderedQueue:
             setattr(numbers, name, self._column(name, rows))
         keys = self._policy.sort_key(cast("JobClasses", numbers))
         return returned_numbers(keys, len(rows), self._name, "sort_key", "finite", lambda i: self.by_row[rows.item(i)].job_id)
+
+    def _move(self, moved: Mask) -> None:
+        """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
+        waiting = (moved & self._waits).nonzero()[0]
+        keys = self._keys_of(waiting) if len(waiting) else self._keys[waiting]
+        changed = (keys != self._keys[waiting]).nonzero()[0]
+        for row, key in zip(waiting[changed].tolist(), keys[changed].tolist(), strict=True):
+            each, before = self.by_row[row], self._position(self.by_row[row])
+            self._remove_waiting(each)
+            self._keys[row] = key
+            self._wait(each)
+            self._note_change(min(before, self._position(each)))
+        self._move_selected()
 
     def _move_selected(self) -> None:
         """Update the sort keys of the jobs with a type."""
@@ -396,18 +411,6 @@ class JobQueue(OrderedQueue):
         each = super()._remove(row)
         self.removed += () if each is None else (each,)
         return each
-
-    def _move(self, moved: Mask) -> None:
-        """Update the sort keys of these jobs, and of all jobs with a type; moved: (rows,)."""
-        waiting = (moved & self._waits).nonzero()[0]
-        for row, key in zip(waiting.tolist(), self._keys_of(waiting).tolist() if len(waiting) else (), strict=True):
-            if key != self._keys[row]:
-                each, before = self.by_row[row], self._position(self.by_row[row])
-                self._remove_waiting(each)
-                self._keys[row] = key
-                self._wait(each)
-                self._note_change(min(before, self._position(each)))
-        self._move_selected()
 
     def _note_done(self, rows: Indices) -> None:
         """Record which of these jobs have no steps left; unknown total steps are NaN, for which the comparison is false."""

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from gavel_py.problem.arrays import Floats, Indices
     from gavel_py.problem.job import Job
     from gavel_py.scheduling import RoundScheduler
-    from gavel_py.scheduling.event_driven import EventDrivenPlanner
+    from gavel_py.scheduling.event_driven import EventParts
     from gavel_py.scheduling.jobs.history import ReportedSteps
+
+TIMES = {"attained_gpu_seconds": "", "waiting_since_seconds": "arrival_seconds"}
+"""{what passing time changes: the field of a job that it begins with, none for 0}."""
 
 ROWS = 64
 """The number of rows at first; they double when they are full."""
@@ -50,20 +53,24 @@ class EventKernel(OrderedQueue):
     @classmethod
     def of(cls, scheduler: RoundScheduler) -> Self | None:
         """Return a kernel that decides like a scheduler without jobs; None if its decisions need the full path."""
-        planner = scheduler.event_planner
-        return None if planner is None else cls(planner)
+        parts = scheduler.event_parts
+        return None if parts is None else cls(parts)
 
-    def __init__(self, planner: EventDrivenPlanner) -> None:
-        super().__init__(planner.policy, planner.capacities)
-        self._profiler, self._layout = planner.profiler, planner.layout
-        self._placement = NodePlacement(planner.layout, planner.restart_seconds)
+    def __init__(self, parts: EventParts) -> None:
+        super().__init__(parts.policy, parts.capacities)
+        self._profiler, self._layout, self._order = parts.profiler, parts.layout, parts.order
+        self._placement = NodePlacement(parts.layout, parts.restart_seconds)
         self._jobs: dict[str, tuple[QueuedJob, Job]] = {}
+        self._row_of: dict[str, int] = {}
         self._failures = Counter[str]()
         self._unused: list[int] = []
+        self._left: list[int] = []  # rows of jobs that have left since the latest decision
+        self._ran, self._decided = np.zeros(0, dtype=np.int64), -math.inf  # rows of the gangs of that decision, and its time
         self._failed: list[QueuedJob] = []  # since the latest decision
         self.excluded: dict[str, str] = {}
-        fields = {COLUMNS[name] for name in COLUMNS.keys() & self._reads}
+        fields = {column for name, column in COLUMNS.items() if name in self._reads}
         fields |= {"steps_done", "total_steps"} if REMAINING in self._reads else set()
+        fields |= set() if self._order is None else {"num_gpus", *TIMES}
         self._fields: dict[str, Floats] = dict.fromkeys(sorted(fields), np.zeros(0))
 
     def __len__(self) -> int:
@@ -75,7 +82,9 @@ class EventKernel(OrderedQueue):
             return np.zeros(len(rows))  # jobs of workflows are not taken
         if name == REMAINING:
             return np.maximum(0.0, self._fields["total_steps"][rows] - self._fields["steps_done"][rows])
-        return self._fields[COLUMNS[name]][rows]
+        if name == "waiting_seconds":
+            return np.maximum(0.0, self._now - self._fields["waiting_since_seconds"][rows])
+        return self._fields[COLUMNS.get(name, name)][rows]
 
     # Events of jobs
 
@@ -92,12 +101,12 @@ class EventKernel(OrderedQueue):
             self._grow()
         restart = math.nan if job.restart_seconds is None else job.restart_seconds
         each = QueuedJob(self._unused.pop(), job.job_id, profile, restart, job.arrival_seconds)
-        self._jobs[job.job_id] = each, job
+        self._jobs[job.job_id], self._row_of[job.job_id] = (each, job), each.row
+        for name, numbers in self._fields.items():
+            numbers[each.row] = getattr(job, TIMES.get(name, name), 0.0)
         if profile.reason is not None:
             self.excluded[job.job_id] = profile.reason
             return
-        for name, numbers in self._fields.items():
-            numbers[each.row] = getattr(job, name)
         self._enter(each)
         self._wait_anew(each)
 
@@ -116,7 +125,7 @@ class EventKernel(OrderedQueue):
     def complete(self, job_id: str) -> None:
         """Remove a job that has finished."""
         each, _ = self._jobs.pop(job_id)
-        self._unused.append(each.row)
+        self._left.append(self._row_of.pop(job_id))
         del self._failures[job_id]
         self.excluded.pop(job_id, None)
         self._remove(each.row)
@@ -141,11 +150,11 @@ class EventKernel(OrderedQueue):
 
     def report(self, job_id: str, *, steps_done: float) -> None:
         """Note the progress of a job."""
-        self._fields["steps_done"][self._jobs[job_id][0].row] = steps_done
+        self._fields["steps_done"][self._row_of[job_id]] = steps_done
 
     def report_all(self, reported: ReportedSteps) -> None:
         """Note the progress of all running jobs."""
-        rows = np.fromiter([self._jobs[job_id][0].row for job_id in reported], dtype=np.int64, count=len(reported))
+        rows = np.fromiter(map(self._row_of.__getitem__, reported), dtype=np.int64, count=len(reported))
         self._fields["steps_done"][rows] = reported.steps
 
     def update(self, job_id: str, /, **fields: Any) -> None:
@@ -156,9 +165,12 @@ class EventKernel(OrderedQueue):
 
     # Decisions
 
-    def decide(self) -> EventChanges:
+    def decide(self, now: float) -> EventChanges:
         """Return what changes now."""
-        if REMAINING in self._reads:
+        self._pass_time(now)
+        if self._order is not None:
+            self._move(self._is_queued)
+        elif REMAINING in self._reads:
             self._move_selected()
         failed, self._failed = [each for each in self._failed if each.job_id in self._jobs], []
         affected = dict.fromkeys([*self.select(), *failed])
@@ -167,7 +179,29 @@ class EventKernel(OrderedQueue):
             self._placement.release(each)
         found = self._placement.place([each for each in affected if each.column >= 0 > each.runs_on])
         assert found is not None  # noqa: S101  gangs that may span all nodes have a place
+        if self._order is not None:
+            self._ran = np.array([each.row for each in self._selected.jobs], dtype=np.int64)
         return EventChanges([each for each in stopped if each.runs_on < 0], found, [each for each in failed if each.runs_on < 0])
+
+    def _pass_time(self, now: float) -> None:
+        """Count the time since the latest decision for the jobs that it let run, some of which may have stopped since."""
+        fields, ran, self._now = self._fields, self._ran, now
+        if len(ran):
+            fields["attained_gpu_seconds"][ran] += (now - self._decided) * fields["num_gpus"][ran]
+            fields["waiting_since_seconds"][ran] = now
+        self._decided, self._ran = now, ran[:0]
+        self._unused += self._left
+        self._left = []
+
+    @property
+    def next_change_seconds(self) -> float:
+        """When time alone changes the order, if gangs with GPUs continue to run, and other jobs to wait; infinite if never."""
+        if self._order is None:
+            return math.inf
+        fields, runs, waits = self._fields, self._ran, self._waits.nonzero()[0]
+        attained, since = fields["attained_gpu_seconds"][runs], fields["waiting_since_seconds"][waits]
+        ran = self._order.next_change("attained_gpu_seconds", attained, attained, self._decided, fields["num_gpus"][runs])
+        return min(ran, self._order.next_change("waiting_seconds", self._decided - since, 0.0, since, 1.0))
 
     def places(self, changes: EventChanges) -> dict[str, tuple[str, dict[str, int]] | None]:
         """Return {job_id: (type, {node: GPUs})} of the jobs that start, None for those that do not run any more."""
@@ -179,13 +213,16 @@ class EventKernel(OrderedQueue):
         names = self._layout.names[self._layout.parts[each.runs_on].nodes]
         return {names[node]: count for node, count in parts_held_by(each).items()}
 
-    def give_to(self, scheduler: RoundScheduler) -> None:
-        """Tell a scheduler without jobs about all jobs, their progress and where they run."""
+    def give_to(self, scheduler: RoundScheduler, now: float) -> None:
+        """Tell a scheduler without jobs about all jobs, their progress and times until now, and where they run."""
+        self._pass_time(now)
         done = self._fields.get("steps_done")
         scheduler.submit_all([job for _, job in self._jobs.values()])
         for job_id in self._failures.elements():
             scheduler.job_failed(job_id)
         for each, _ in self._jobs.values():
+            if self._order is not None:
+                scheduler.note_times(each.job_id, **{name: self._fields[name].item(each.row) for name in TIMES})
             if done is not None:
                 scheduler.report(each.job_id, steps_done=done.item(each.row))
             if each.runs_on >= 0:

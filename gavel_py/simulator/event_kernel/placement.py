@@ -119,9 +119,9 @@ def _fewest(held: Mapping[QueuedJob, int], needed: int) -> Sequence[QueuedJob]:
     if sum(held.values()) < needed:
         return ()
     leaving = list[QueuedJob]()
-    for each in sorted(held, key=lambda gang: (-held[gang], gang.size, _rank(gang))):
+    for gpus, _, _, each in sorted([(-gpus, each.size, each.importance, each) for each, gpus in held.items()]):
         leaving.append(each)
-        needed -= held[each]
+        needed += gpus
         if needed <= 0:
             break
     return leaving
