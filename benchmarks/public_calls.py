@@ -176,11 +176,11 @@ def simulated_events() -> Figures:
     jobs = [each.job.model_copy(update={"arrival_seconds": when}) for each, when in zip(trace, late.tolist(), strict=True)]
     classes = np.random.default_rng(1).integers(5, size=len(jobs)).tolist()
     ranked = [job.model_copy(update={"priority": each}) for job, each in zip(jobs, classes, strict=True)]
-    for policy, steps in {"fifo": 2_000, "shortest_job_first": 2_000, "priority": 2_000, "least_attained_service": 300}.items():
+    for policy, count in {"fifo": 2_000, "shortest_job_first": 2_000, "priority": 2_000, "least_attained_service": 300}.items():
         simulation = gp.Simulation(ranked, cluster, profile(), policy, round_seconds=None)
-        for _ in range(steps // 2):
+        for _ in range(count // 2):
             simulation.step()
-        figures[f"events/s, `{policy}`, 1,000 active jobs, 480 GPUs"] = [rate(simulation, steps) for _ in range(3)]
+        figures[f"events/s, `{policy}`, 1,000 active jobs, 480 GPUs"] = [rate(simulation, count) for _ in range(3)]
     return figures
 
 
