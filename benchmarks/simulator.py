@@ -71,7 +71,7 @@ def of_philly_by_events(path: Path, decisions: int | None) -> Iterator[list[obje
     profile = gp.ThroughputProfile.builtin("gavel-osdi20")
     trace, profile = gp.assign_job_types(gp.read_trace(path), profile, seed=0, extrapolate=True)
     cluster = gp.Cluster.from_counts({"v100": (400, 8), "p100": (400, 4), "k80": (400, 4)})
-    for policy, target in {"fifo": 30, "shortest_job_first": 60}.items():
+    for policy, target in {"fifo": 8, "shortest_job_first": 10, "least_attained_service": 12}.items():
         simulation = gp.Simulation(trace, cluster, profile, policy, round_seconds=None, on_record=lambda _: None)
         played = 0
         while (decisions is None or played < decisions) and simulation.step():

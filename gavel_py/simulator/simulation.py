@@ -358,7 +358,8 @@ class Simulation:
         if job.is_elastic and learns:
             changes |= self._admission.simulated_counts(job)
         if self._kernel is not None and self._kernel.takes(job):
-            self._kernel.submit(with_values(job, {"total_steps": progress.expected_steps}))
+            known = job.total_steps == progress.expected_steps
+            self._kernel.submit(job if known else with_values(job, {"total_steps": progress.expected_steps}))
         else:
             if self._kernel is not None:
                 logger.info("job %s: from its arrival on, the scheduler decides, since the kernel cannot", job.job_id)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ import pytest
 import gavel_py as gp
 from tests.sweeps.support import Dying, Failing, simulations, solves, timeless
 
-pytestmark = pytest.mark.deep
-
-pytest.importorskip("distributed")
+# It is not imported here, since it takes 40 MiB of each process that collects tests, and no fast test needs it.
+NO_DASK = pytest.mark.skipif(find_spec("distributed") is None, reason="distributed is not installed (the extra dask)")
+pytestmark = [pytest.mark.deep, NO_DASK]
 
 
 @pytest.mark.deep
@@ -40,7 +41,8 @@ def test_a_killed_worker_costs_only_its_cell(tmp_path: Path) -> None:
 
 
 def test_an_existing_cluster_is_used() -> None:
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, protocol="tcp://", dashboard_address=None
@@ -100,7 +102,8 @@ def test_what_swallows_packets_or_speaks_otherwise_is_an_error(answer: bytes | N
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_workers_that_die_at_their_start_are_an_error_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     (tmp_path / "dying.py").write_text("import os\ndef dask_setup(worker):\n    os.kill(os.getpid(), 9)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
