@@ -13,7 +13,7 @@ CPUs and host memory (`node_rows`) are rows from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -45,6 +45,9 @@ SCOPES: tuple[Literal["node", "rack"], ...] = ("node", "rack")
 
 LOCALITIES = ("any", *SCOPES)
 
+Regions = tuple[tuple[int, ...], ...]
+"""The GPUs of each region by locality, in the order of `LOCALITIES`: all GPUs, nodes, and racks."""
+
 MOST_PATTERNS = 1000
 
 SMALL = 16
@@ -60,10 +63,9 @@ def gang_rows(problem: AllocationProblem, fractions: Floats, columns: Mapping[in
     hosts = problem.hosts
     if hosts is None:
         return []
-    localities, types = _numbered(hosts.localities), range(len(hosts.cpus))
-    entries_of = {j: requested_times(problem, localities, fractions, columns.get(j, {j: 1.0})) for j in types}
-    found = (_row_on_type(problem, hosts, entries, j) for j, entries in entries_of.items())
-    return [row for row in found if row is not None]
+    localities = _numbered(hosts.localities)
+    entries_of = {j: requested_times(problem, localities, fractions, columns.get(j, {j: 1.0})) for j in range(len(hosts.cpus))}
+    return [row for j, entries in entries_of.items() for row in _row_on_type(problem, hosts, entries, j)]
 
 
 def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mapping[int, int] = NO_SECOND) -> list[Load]:
@@ -78,8 +80,7 @@ def placement_rows(problem: AllocationProblem, fractions: Floats, second: Mappin
     localities, types = _numbered(hosts.localities), np.flatnonzero(hosts.speeds.differ.any(axis=0)).tolist()
     narrow = {j: _narrowed(problem.num_gpus, hosts, j) for j in types}
     entries_of = {j: _by_placement(problem, hosts.speeds, (narrow[j], localities), fractions, j, second.get(j)) for j in types}
-    found = (_row_on_type(problem, hosts, entries, j) for j, entries in entries_of.items())
-    return [row for row in found if row is not None]
+    return [row for j, entries in entries_of.items() for row in _row_on_type(problem, hosts, entries, j)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,42 +168,56 @@ def _narrowed(num_gpus: Floats, hosts: Hosts, j: int) -> Indices:
     return np.select([num_gpus <= largest[scope] for scope in SCOPES], list(map(LOCALITIES.index, SCOPES)), LOCALITIES.index("any"))
 
 
-def _row_on_type(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> Load | None:
-    regions = {"any": (int(problem.capacities[j] + CLEAR),), "rack": hosts.gpus["rack"][j], "node": hosts.gpus["node"][j]}
-    return row_of_gangs(problem, requested, regions, problem.accelerator_types[j])
+def _row_on_type(problem: AllocationProblem, hosts: Hosts, requested: _Entries, j: int) -> list[Load]:
+    return row_of_gangs(problem, requested, _regions(problem, hosts, j), problem.accelerator_types[j])
 
 
-def row_of_gangs(problem: AllocationProblem, requested: _Entries, regions: Mapping[str, tuple[int, ...]], name: str) -> Load | None:
-    """Return a row that the times break; regions: {locality: GPUs of each region}; name: of the GPUs."""
-    (gpus,), able = regions["any"], np.flatnonzero(requested.able)
+def _regions(problem: AllocationProblem, hosts: Hosts, j: int) -> Regions:
+    return (int(problem.capacities[j] + CLEAR),), *(hosts.gpus[scope][j] for scope in SCOPES)
+
+
+def row_of_gangs(problem: AllocationProblem, requested: _Entries, regions: Regions, name: str) -> list[Load]:
+    """Return a row that the times break, or none; name: of the GPUs."""
+    able = np.flatnonzero(requested.able)
     codes, kinds, means = _kinds(requested, able)
     if not kinds or (kinds[0].size == 1 and (problem.num_gpus >= 1).all()):
-        return None
-    bounds = _bounds(kinds, regions)
-    if all(takes @ np.ceil(means - CLEAR) <= places for takes, places in bounds):
-        return None  # always enough places for the mean number of gangs
-    entries: Iterable[Indices] = (able[codes == kind.code] for kind in kinds)
-    found: tuple[Sequence[Floats] | Floats, float] | None
-    patterns = None
-    if kinds[0].size * SMALL > gpus:
-        groups = [_group_of_kind(kind, each, requested.times, gpus) for kind, each in zip(kinds, entries, strict=True)]
-        patterns, entries = _patterns(groups, bounds), [group.entries for group in groups]
-    found = _broken_bound(means, bounds) if patterns is None else row_of_patterns(groups, requested.times, patterns)
+        return []
+    takes, places = _bounds(kinds, regions)
+    if (takes @ np.ceil(means - CLEAR) <= places).all():
+        return []  # always enough places for the mean number of gangs
+    entries = [able[codes == kind.code] for kind in kinds]
+    groups, patterns = _groups_at_once(kinds, entries, requested.times, regions)
+    found: tuple[Sequence[Floats] | Floats, float] | None = (
+        _broken_bound(means, takes, places) if patterns is None else row_of_patterns(groups, requested.times, patterns)
+    )
     if found is None:
-        return None
+        return []
     values, limit = found
     coefficients = np.zeros(len(requested.times))
-    for own, each in zip(entries, values, strict=True):
+    for own, each in zip([group.entries for group in groups] or entries, values, strict=True):
         coefficients[own] = each
     loads, text = requested.loads(coefficients, problem.num_jobs), f"what whole gangs can use of {name}"
-    return Load(text, loads, len(problem.capacities), limit)
+    return [Load(text, loads, len(problem.capacities), limit)]
 
 
-def _broken_bound(means: Floats, bounds: Sequence[tuple[Floats, int]]) -> tuple[Floats, float] | None:
+def _groups_at_once(
+    kinds: Sequence[_Kind], entries: Sequence[Indices], times: Floats, regions: Regions
+) -> tuple[list[SizeGroup], Indices | None]:
+    """Return the entries of each kind as groups, and all patterns of these; none if there are too many patterns."""
+    ((gpus,), *_) = regions
+    limits = tuple(min(len(own), gpus // kind.size) for kind, own in zip(kinds, entries, strict=True))
+    patterns = _patterns(kinds, limits, regions) if kinds[0].size * SMALL > gpus else None
+    if patterns is None:
+        return [], None
+    ordered = [own[np.argsort(-times[own], kind="stable")] for own in entries]
+    return [group_of(own, times[own], limit) for own, limit in zip(ordered, limits, strict=True)], patterns
+
+
+def _broken_bound(means: Floats, takes: Floats, places: Floats) -> tuple[Floats, float] | None:
     """Return the most violated bound as a coefficient for each kind and a right-hand side, None if all hold; means: by kind."""
-    parts = [float(takes @ means) / max(places, CLEAR) for takes, places in bounds]
-    takes, places = bounds[int(np.argmax(parts))]
-    return (takes, float(places)) if max(parts) > 1 + CLEAR else None
+    parts = takes @ means / np.maximum(places, CLEAR)
+    most = int(np.argmax(parts))
+    return (takes[most], float(places[most])) if parts[most] > 1 + CLEAR else None
 
 
 class _Kind(NamedTuple):
@@ -213,7 +228,7 @@ class _Kind(NamedTuple):
     code: int
 
 
-def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Floats]:
+def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, tuple[_Kind, ...], Floats]:
     """Return the code of the kind of each entry that may have time, the kinds with time, and the total time of each.
 
     Large gangs come first. Single-GPU jobs come last, since they fill the gaps. Jobs of more than half a GPU need one each. Smaller
@@ -227,44 +242,39 @@ def _kinds(requested: _Entries, able: Indices) -> tuple[Indices, list[_Kind], Fl
     times = np.bincount(codes - first, requested.times[able])[found].astype(float)
     kinds = [_Kind(-(code // len(LOCALITIES)), LOCALITIES[code % len(LOCALITIES)], code) for code in (found + first).tolist()]
     some = [i for i, kind in enumerate(kinds) if kind.size and times[i]]
-    return codes, [kinds[i] for i in some], times[some]
+    return codes, tuple(kinds[i] for i in some), times[some]
 
 
-def _group_of_kind(kind: _Kind, entries: Indices, times: Floats, gpus: int) -> SizeGroup:
-    entries = entries[np.argsort(-times[entries], kind="stable")]
-    return group_of(kind.size, kind.locality, entries, times[entries], min(len(entries), gpus // kind.size))
-
-
-def _bounds(kinds: Sequence[_Kind], regions: Mapping[str, tuple[int, ...]]) -> list[tuple[Floats, int]]:
-    """Return, for places of d GPUs anywhere, in racks and on nodes, how many a gang of each kind takes, and how many there are."""
+@lru_cache(maxsize=256)  # nodes rarely change between rounds, and the sizes of gangs hardly more often
+def _bounds(kinds: Sequence[_Kind], regions: Regions) -> tuple[Floats, Floats]:
+    """Return (B, kinds) how many places of d GPUs anywhere, in racks and on nodes a gang takes, and (B,) how many there are."""
     sizes = np.array([kind.size for kind in kinds])
-    bounds = [(sizes.astype(float), regions["any"][0])]
-    for scope, kept in (("any", ("node", "rack", "any")), ("rack", ("node", "rack")), ("node", ("node",))):
+    takes, places = [sizes], [regions[0][0]]
+    for scope, kept in (("any", LOCALITIES), ("rack", SCOPES), ("node", SCOPES[:1])):
         within = np.array([kind.locality in kept for kind in kinds])
         for d in np.unique(sizes[within & (sizes > 1)]).tolist():
-            bounds.append((np.where(within, sizes // d, 0).astype(float), _places(regions[scope], d)))
-    return bounds
+            takes.append(np.where(within, sizes // d, 0))
+            places.append(sum(gpus // d for gpus in regions[LOCALITIES.index(scope)]))
+    return np.array(takes, dtype=float), np.array(places, dtype=float)
 
 
-@lru_cache(maxsize=256)  # regions depend on the nodes that are up, which rarely change between rounds
-def _places(held: tuple[int, ...], size: int) -> int:
-    """Return the number of places of `size` GPUs in regions with these numbers of GPUs."""
-    return sum(gpus // size for gpus in held)
+@lru_cache(maxsize=256)
+def _patterns(kinds: Sequence[_Kind], most: Sequence[int], regions: Regions) -> Indices | None:
+    """Return (P, kinds) all combinations of gangs that fit, with as many of the last kind as fit; None if there are too many.
 
-
-def _patterns(groups: Sequence[SizeGroup], bounds: Sequence[tuple[Floats, int]]) -> Indices | None:
-    """Return (P, groups) all combinations of gangs that fit, with as many of the last group as fit; None if there are too many."""
-    patterns = np.zeros((1, 0), dtype=np.int64)
-    takes, left = np.array([each for each, _ in bounds]), np.array([[places for _, places in bounds]], dtype=float)
-    for g, group in enumerate(groups):
+    most: the number of gangs of each kind.
+    """
+    patterns, (takes, places) = np.zeros((1, 0), dtype=np.int64), _bounds(kinds, regions)
+    left = places[None]
+    for g, limit in enumerate(most):
         limits = np.divide(left, takes[:, g], out=np.full(left.shape, np.inf), where=takes[:, g] > 0)
-        room = np.minimum(group.limit, np.floor(limits.min(axis=1))).astype(np.int64)
-        if g == len(groups) - 1:
+        room = np.minimum(limit, np.floor(limits.min(axis=1))).astype(np.int64)
+        if g == len(most) - 1:
             break
         if int((room + 1).sum()) > MOST_PATTERNS:
             return None
         parents = np.repeat(np.arange(len(room)), room + 1)
-        counts = np.concatenate([np.arange(limit + 1) for limit in room.tolist()])
+        counts = np.concatenate([np.arange(free + 1) for free in room.tolist()])
         patterns = np.column_stack([patterns[parents], counts])
         left = left[parents] - counts[:, None] * takes[:, g]
     return np.column_stack([patterns, room])
@@ -290,26 +300,18 @@ def node_rows(problem: AllocationProblem) -> list[Load]:
 
 @dataclass(frozen=True, eq=False)
 class SizeGroup:
-    """The entries of one gang size and locality, in descending order of time. limit: the number that fits at the same time.
+    """The entries of one kind of gangs, in descending order of time.
 
     numbers: the k for which the k entries with the most time are checked; the last is all of them. Σ_p λ_p·min(k, n_sp) is concave
     in k, and the sum of the k largest times is linear in k where times are equal, so the ends of equal times suffice.
     """
 
-    size: int
-    locality: str
     entries: Indices
-    limit: int
     numbers: list[int]
-
-    def rooms(self, counts: Indices) -> Floats:
-        """Return (k, P) the number of places that k entries can hold in each pattern. counts: (P,) places of the group."""
-        return np.array([np.minimum(k, counts) for k in self.numbers], dtype=float)
 
     def requested(self, times: Floats) -> Floats:
         """Return (k,) the total time of the k entries with the most time."""
-        sums: Floats = np.cumsum(times[self.entries])[np.array(self.numbers) - 1]
-        return sums
+        return np.asarray(np.cumsum(times[self.entries])[np.array(self.numbers) - 1])
 
     def coefficients(self, times: Floats, prices: Floats) -> Floats:
         """Return the coefficient of each entry: the sum of the prices of all k that include it, averaged over equal times."""
@@ -317,14 +319,13 @@ class SizeGroup:
         for k, price in zip(self.numbers, prices, strict=True):
             sums[:k] += price
         same = np.unique(np.round(times[self.entries], 9), return_inverse=True)[1]
-        means: Floats = np.bincount(same, sums) / np.bincount(same)
-        return means[same]
+        return np.asarray(np.bincount(same, sums) / np.bincount(same))[same]
 
 
-def group_of(size: int, locality: str, entries: Indices, times: Floats, limit: int) -> SizeGroup:
-    """Return the group of these entries, sorted by descending time."""
+def group_of(entries: Indices, times: Floats, limit: int) -> SizeGroup:
+    """Return the group of these entries, sorted by descending time. limit: the number that fits at the same time."""
     ends = np.flatnonzero(times[: limit - 1] - times[1:limit] > SOLVER_TOLERANCE) + 1
-    return SizeGroup(size, locality, entries, limit, [*ends.tolist(), len(entries)])
+    return SizeGroup(entries, [*ends.tolist(), len(entries)])
 
 
 def row_of_patterns(groups: Sequence[SizeGroup], times: Floats, patterns: Indices) -> tuple[list[Floats], float] | None:
@@ -333,17 +334,36 @@ def row_of_patterns(groups: Sequence[SizeGroup], times: Floats, patterns: Indice
     The row consists of coefficients of the entries of each group and the right-hand side.
     """
     requested = [group.requested(times) for group in groups]
-    rooms = np.vstack([group.rooms(counts) for group, counts in zip(groups, patterns.T, strict=True)])
-    # Patterns near the mean suffice for most mixes. Each pattern has as many gangs of the last group as fit.
-    near = (np.abs(patterns[:, :-1] - [each[-1] for each in requested[:-1]]) < 1).all(axis=1)
-    if near.any() and best_mix(rooms[:, near], np.concatenate(requested))[0] >= ENOUGH:
+    wanted = np.concatenate(requested)
+    in_turns = _mix_in_turns(np.array([each[-1] for each in requested[:-1]]), patterns[:, :-1])
+    if in_turns is not None and (_rooms(groups, patterns[in_turns[0]]) @ in_turns[1] >= ENOUGH * wanted).all():
         return None
-    found = broken_row(rooms, np.concatenate(requested))
+    found = broken_row(_rooms(groups, patterns), wanted)
     if found is None:
         return None
-    ends = np.cumsum([len(group.numbers) for group in groups])
-    own = np.split(found[0], ends[:-1])
+    own = np.split(found[0], np.cumsum([len(group.numbers) for group in groups])[:-1])
     return [group.coefficients(times, each) for group, each in zip(groups, own, strict=True)], found[1]
+
+
+def _rooms(groups: Sequence[SizeGroup], patterns: Indices) -> Floats:
+    """Return (R, P) the number of places that the entries of each group, for each k, can hold in (P, groups) patterns."""
+    pairs = zip(groups, patterns.T, strict=True)
+    return np.vstack([np.minimum(np.array(group.numbers)[:, None], counts) for group, counts in pairs]).astype(float)
+
+
+def _mix_in_turns(means: Floats, counts: Indices) -> tuple[Indices, Floats] | None:
+    """Return some of (P, groups) patterns and the part of the time of each, in which the groups have these mean counts.
+
+    Each group has its mean rounded down, and one more for a part of the time that begins where that of the group before ends, round
+    and round: counts near the mean serve most requests, and few groups have one more at the same time. None if there is no such
+    pattern.
+    """
+    down = np.floor(means + CLEAR)
+    ends = np.cumsum(np.maximum(means - down, 0.0)) % 1.0
+    starts, times = np.append(0.0, ends[:-1]), np.unique(np.append(0.0, ends))[:, None]
+    before, after = times >= starts, times < ends
+    same = (counts == (down + np.where(starts <= ends, before & after, before | after))[:, None]).all(axis=2)
+    return (same.argmax(axis=1), np.diff(times[:, 0], append=1.0)) if same.any(axis=1).all() else None
 
 
 def broken_row(rooms: Floats, requested: Floats) -> tuple[Floats, float] | None:
@@ -373,9 +393,7 @@ def best_mix(rooms: Floats, requested: Floats) -> tuple[float, Floats]:
     By duality, Σ_r y_r requested_r = 1 and Σ_r y_r rooms_rp <= α for every pattern p if α < 1.
     """
     rows, patterns = rooms.shape
-    matrix = np.empty((rows + 1, patterns + 1))
-    matrix[:rows, :patterns], matrix[rows, :patterns] = -rooms, 1.0
-    matrix[:rows, patterns], matrix[rows, patterns] = requested, 0.0
+    matrix = np.block([[-rooms, requested[:, None]], [np.ones(patterns), np.zeros(1)]])
     columns, entries = np.divmod(np.arange(matrix.size), rows + 1)  # nearly all entries are nonzero, so zeros are stored too
     program = LinearProgram(
         costs=np.append(np.zeros(patterns), -1.0),

@@ -403,7 +403,7 @@ def _groups(sizes: Floats, memory: Floats, times: Floats, able: Indices, gpus: i
         size, taken = kinds[g].tolist()
         entries = entries[np.argsort(-times[entries], kind="stable")]
         limit = min(len(entries), int(gpus / size + CLEAR))
-        groups.append(group_of(int(size), "any", entries, times[entries], limit))
+        groups.append(group_of(entries, times[entries], limit))
         counted.append(PackingItem(size, taken, limit))
     return groups, counted
 
@@ -514,7 +514,7 @@ def limit_rows(problem: AllocationProblem, limits: Sequence[Limit], fractions: F
 
     There are none for limits on types of different weights. parts: (K',) GPUs in each column for each that a gang requests.
     """
-    anywhere, found = np.zeros(problem.num_jobs, dtype=np.int64), list[Load | None]()
+    anywhere, found = np.zeros(problem.num_jobs, dtype=np.int64), list[Load]()
     for limit in limits:
         counted = np.flatnonzero(limit.per_gpu > 0)
         weights = limit.per_gpu[counted] / parts[counted]
@@ -522,9 +522,9 @@ def limit_rows(problem: AllocationProblem, limits: Sequence[Limit], fractions: F
             continue
         requested = requested_times(problem, anywhere, fractions, dict(zip(counted.tolist(), parts[counted].tolist(), strict=True)))
         whole = (limit.group & (problem.num_gpus >= 1))[requested.jobs]
-        regions = {"any": (int(limit.limit / weights[0] + CLEAR),), "rack": (), "node": ()}
-        found.append(row_of_gangs(problem, replace(requested, able=requested.able & whole), regions, limit.name))
-    return [row for row in found if row is not None]
+        regions = (int(limit.limit / weights[0] + CLEAR),), (), ()
+        found += row_of_gangs(problem, replace(requested, able=requested.able & whole), regions, limit.name)
+    return found
 
 
 class NodeRow(NamedTuple):
