@@ -17,6 +17,13 @@ MIXERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB8
 """Odd multipliers for hashing; the second and further ones are used only if two different rows collide."""
 
 
+SAMPLE, MANY, FEW = 20_000, 4, 300
+"""Rows that are numbered first if there are more than `MANY` times as many, and largest number of classes for a look-up.
+
+Two of 300 keys agree in the 20 bits that are looked up in 4 % of all cases, and the rows are sorted then.
+"""
+
+
 @dataclass(frozen=True)
 class Numbering:
     """N rows in G classes of equal rows.
@@ -83,7 +90,7 @@ def hash_of(text: str) -> int:
 def _bits(column: Column) -> Keys:
     if column.dtype.kind == "f":
         return (column.astype(np.float64) + 0.0).view(np.uint64)  # adding 0.0 turns -0.0 into 0.0
-    return column.astype(np.uint64)
+    return column.astype(np.uint64, copy=False)
 
 
 def _is_constant(column: Column) -> bool:
@@ -121,8 +128,11 @@ def _by_code(code: Indices, size: int) -> Numbering:
 
 
 def _by_hash(columns: Sequence[Column], count: int) -> Numbering:
+    bits = [_bits(column) for column in columns]
     for mixer in MIXERS:
-        keys = content_keys(columns, count, mixer)
+        keys = content_keys(bits, count, mixer)
+        if (found := _as_in_sample(bits, keys)) is not None:
+            return found
         order = np.argsort(keys, kind="stable")
         ranked = keys[order]
         starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -130,9 +140,22 @@ def _by_hash(columns: Sequence[Column], count: int) -> Numbering:
         index = np.empty(count, dtype=np.int64)
         index[order] = np.repeat(np.arange(len(starts)), counts)
         first = order[starts]
-        if len(first) == count or all(np.array_equal(bits, bits[first[index]]) for bits in map(_bits, columns)):
+        if len(first) == count or all(np.array_equal(column, column[first[index]]) for column in bits):
             return Numbering(index, first, counts, ranked[starts])
     raise AssertionError("four independent hashes collided")  # pragma: no cover
+
+
+def _as_in_sample(bits: Sequence[Keys], keys: Keys) -> Numbering | None:
+    """Number rows by looking up those of a sample, which is faster than sorting; None unless each row equals one of them."""
+    sample = np.linspace(0, len(keys) - 1, SAMPLE if len(keys) > MANY * SAMPLE else 0).astype(np.int64)
+    known, first = np.unique(keys[sample], return_index=True)
+    if not 0 < len(known) <= FEW:
+        return None
+    slots, number, rows = (keys >> np.uint64(44)).view(np.int64), np.zeros(2**20, dtype=np.int64), sample[first]
+    number[slots[rows]] = np.arange(len(known))
+    index = number.take(slots)
+    same = all(np.array_equal(column, column[rows].take(index)) for column in bits)
+    return _by_code(index, len(known)) if same else None
 
 
 def _reordered(found: Numbering, order: Indices) -> Numbering:

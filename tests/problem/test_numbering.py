@@ -78,6 +78,20 @@ def test_rows_with_colliding_hashes_stay_different(monkeypatch: pytest.MonkeyPat
     assert found.index[0] == found.index[2] != found.index[1]
 
 
+@pytest.mark.parametrize("rare", [0, 1, 400])
+def test_many_rows_of_few_classes_are_numbered_as_if_sorted(rare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked up among a sample, which may lack rare rows, or have too many classes."""
+    chance, count = np.random.default_rng(rare), 90_001
+    columns: list[Column] = [chance.choice([0.1, 0.2, -0.0, np.nan], count), chance.choice([1.5, 2.5, 1e300], count)]
+    columns[1][1 : rare + 1] = chance.uniform(5, 6, rare)
+    looked_up = number_equal(columns, count)
+    monkeypatch.setattr(row_hashing, "MANY", count)
+    by_order = number_equal(columns, count)
+    assert len(looked_up.first) == 12 + rare
+    for name in ("index", "first", "counts", "keys"):
+        assert np.array_equal(getattr(looked_up, name), getattr(by_order, name))
+
+
 def test_a_default_is_one_number_in_memory_and_splits_nothing() -> None:
     found = number_equal([np.broadcast_to(np.float64(1.0), 5), np.array([1, 1, 2, 2, 2])], 5)
     assert sorted(found.counts.tolist()) == [2, 3]
