@@ -129,8 +129,8 @@ from gavel_py.policies import policy_options as policy_options
 from gavel_py.policies import policy_source as policy_source
 from gavel_py.policies import resolve_policy as resolve_policy
 from gavel_py.policies.constraints.base import Constraint as Constraint
-from gavel_py.policies.constraints.compiling import ConstraintOutcome as ConstraintOutcome
 from gavel_py.policies.constraints.compiling import read_constraints as read_constraints
+from gavel_py.policies.constraints.outcomes import ConstraintOutcome as ConstraintOutcome
 from gavel_py.policies.constraints.shares import CostBudget as CostBudget
 from gavel_py.policies.constraints.shares import MaxGpus as MaxGpus
 from gavel_py.policies.constraints.shares import Quota as Quota

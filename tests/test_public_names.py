@@ -122,7 +122,11 @@ def test_distributions_hold_the_stub_and_the_marker_of_types(tmp_path: Path) -> 
             ["numpy", "pydantic", "cvxpy", "scipy", "highspy", "rich", "yaml", "matplotlib"],
         ),
         ("import gavel_py as gp; gp.policy_options(gp.policy_class('max_min_fairness'))", ["cvxpy", "scipy", "highspy"]),
-        ("import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), 'fifo')", ["cvxpy", "scipy", "highspy"]),
+        (
+            "import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]), 'fifo')",
+            ["pydantic", "cvxpy", "scipy", "highspy"],
+        ),
+        ("import gavel_py as gp; gp.solve(gp.AllocationProblem.from_arrays([[1.0]], [1]))", ["pydantic", "cvxpy", "scipy", "yaml"]),
     ],
 )
 def test_heavy_imports_wait_until_they_are_needed(statement: str, heavy: list[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from gavel_py.errors import InputError, faults_from, unknown_names
 from gavel_py.io.names import natural_key
 from gavel_py.io.tabular import Column
 from gavel_py.problem.arrays import Floats, Mask
-from gavel_py.problem.tenants import TenantTree
 from gavel_py.problem.tolerances import PROOF_TOLERANCE, SOLVER_TOLERANCE
+
+if TYPE_CHECKING:
+    from gavel_py.problem.tenants import TenantTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +302,8 @@ def tenant_shares(
     Raises:
         InputError: The tenant of a job that can run is not a leaf of the tree.
     """
+    from gavel_py.problem.tenants import TenantTree
+
     table = TenantTable(TenantTree() if tree is None else tree)
     names = list(tenants)
     if not any(names):

@@ -22,7 +22,7 @@ from gavel_py.optimization.formulation.linear_rows import Row
 from gavel_py.optimization.job_classes import JobClasses, classes_of, separate_jobs
 from gavel_py.policies import Decision, Policy
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.policies.constraints.compiling import missing
+from gavel_py.policies.constraints.outcomes import missing
 from gavel_py.problem.arrays import Floats, Mask, isolated_shares
 from gavel_py.problem.problem import AllocationProblem
 from gavel_py.problem.tolerances import SOLVER_TOLERANCE

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,11 +26,13 @@ from gavel_py.optimization.formulation.columns import Columns
 from gavel_py.optimization.formulation.linear_rows import NO_RULES, Rules
 from gavel_py.optimization.solving.levels import limit_prices
 from gavel_py.policies.base import AllocationStatus, Decision, Policy
-from gavel_py.policies.constraints.compiling import ConstraintOutcome, outcomes_of
+from gavel_py.policies.constraints.outcomes import ConstraintOutcome, outcomes_of
 from gavel_py.problem.arrays import Floats, Mask
 from gavel_py.problem.problem import AllocationProblem
-from gavel_py.problem.tenants import Tenant, TenantTree
 from gavel_py.problem.tolerances import FLOAT_ROUNDING, SOLVER_TOLERANCE
+
+if TYPE_CHECKING:
+    from gavel_py.problem.tenants import Tenant, TenantTree
 
 UNITS = (
     "a gang counts as one unit, however many GPUs it has, but each GPU of an elastic job counts as one, so elastic jobs go before "
@@ -253,6 +255,8 @@ class Allocation(Figures, Tabular):
         Raises:
             InputError: The tenant of a job is not a leaf of the tree, or the allocation was read from a file.
         """
+        from gavel_py.problem.tenants import TenantTree
+
         problem = self._problem
         return tenant_shares(
             problem.tenants,

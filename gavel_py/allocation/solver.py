@@ -26,7 +26,6 @@ from gavel_py.optimization.job_classes import JobClasses, classes_of, merged, se
 from gavel_py.optimization.solving.highs import NO_LIMIT, Algorithm, LinearSolver, TimeLimit, TimeLimitReached, checked_limit
 from gavel_py.policies import Policy, resolve_policy
 from gavel_py.policies.base import AllocationStatus
-from gavel_py.policies.constraints.compiling import constrained
 from gavel_py.policies.formulas import PackingPolicy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.problem import AllocationProblem
@@ -206,6 +205,8 @@ class Solver(Synchronized):
             problem = replace(problem, pairs=None)
         rules = NO_RULES
         if self.policy.constraints:
+            from gavel_py.policies.constraints.compiling import constrained
+
             problem, rules = constrained(problem, self.policy.constraints)
         return problem, rules.also(Rules(rows=tuple(node_rows(problem))))
 

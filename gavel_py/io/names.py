@@ -1,6 +1,6 @@
-"""Names of jobs, nodes and types: natural order, case-insensitive matches, and numbered names.
+"""Names of jobs, nodes and types: natural order, case-insensitive matches, and numbered names; limits of names and counts.
 
-In natural order, job-2 precedes job-10.
+In natural order, job-2 precedes job-10. Arrays need these limits as well as records, but not pydantic, whose import takes a while.
 """
 
 from __future__ import annotations
@@ -9,6 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import overload
+
+CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+"""Control characters and line breaks, which would garble tables, messages and files."""
+
+MAX_COUNT = 1_000_000
+"""Upper limit of the size of a gang and of the nodes of an entry; a larger number is a typing error, and costly to build."""
+
+SMALLEST_FRACTION = 0.001
+"""Smallest fraction of a GPU. Schedulers that share GPUs use at most thousandths, so a smaller fraction is a typing error."""
 
 DIGITS = re.compile("([0-9]+)")
 
@@ -79,3 +88,20 @@ class NumberedNames(Sequence[str]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+def has_control(text: str) -> bool:
+    """Return True if the text has a line break or control character."""
+    return re.search(f"[{CONTROL}]", text) is not None
+
+
+def is_absent(value: object) -> bool:
+    """Return True for a missing value: None, NaN, NaT, pandas.NA, or a masked entry of NumPy."""
+    if value is None or isinstance(value, str):
+        return value is None
+    if type(value).__name__ in ("NAType", "MaskedConstant"):  # their comparisons are neither true nor false
+        return True
+    try:
+        return bool(value != value)  # NaN of any kind
+    except (TypeError, ValueError):
+        return False

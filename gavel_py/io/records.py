@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -15,24 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails
 
 from gavel_py.errors import Fault, InputError, decimal_hint, nearest, shown, wrong_types
+from gavel_py.io.names import CONTROL, MAX_COUNT, SMALLEST_FRACTION, is_absent
 from gavel_py.io.times import with_seconds
-
-CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
-"""Control characters and line breaks, which would garble tables, messages and files."""
-
-MAX_COUNT = 1_000_000
-"""Upper limit of the size of a gang and of the nodes of an entry; a larger number is a typing error, and costly to build."""
-
-SMALLEST_FRACTION = 0.001
-"""Smallest fraction of a GPU. Schedulers that share GPUs use at most thousandths, so a smaller fraction is a typing error."""
 
 LONGEST_TEXT = 1000
 """Maximum number of characters of a name. A longer one indicates a broken file, and messages and tables would repeat it."""
-
-
-def has_control(text: str) -> bool:
-    """Return True if the text has a line break or control character."""
-    return re.search(f"[{CONTROL}]", text) is not None
 
 
 def _check_decimal(value: object) -> None:
@@ -83,18 +69,6 @@ def number_of(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def is_absent(value: object) -> bool:
-    """Return True for a missing value: None, NaN, NaT, pandas.NA, or a masked entry of NumPy."""
-    if value is None or isinstance(value, str):
-        return value is None
-    if type(value).__name__ in ("NAType", "MaskedConstant"):  # their comparisons are neither true nor false
-        return True
-    try:
-        return bool(value != value)  # NaN of any kind
-    except (TypeError, ValueError):
-        return False
 
 
 def _present(value: object) -> object:

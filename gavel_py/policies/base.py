@@ -17,15 +17,16 @@ from gavel_py.optimization.checking.certificates import Certificate, Prices
 from gavel_py.optimization.checking.time_shares import Pairs
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses, separate_jobs
-from gavel_py.policies.constraints.base import Constraint
-from gavel_py.policies.constraints.compiling import given_constraints
 from gavel_py.problem.arrays import Floats
-from gavel_py.problem.tenants import TenantTree
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # constraints and tenants are records of pydantic, which most solves do not need
     from gavel_py.optimization.solving.free_times import FreeTimes
     from gavel_py.optimization.solving.highs import LinearSolver
+    from gavel_py.policies.constraints.base import Constraint
     from gavel_py.problem.problem import AllocationProblem
+    from gavel_py.problem.tenants import TenantTree
+else:
+    Constraint = object  # the options of a policy are found by the types of its fields
 
 
 class AllocationStatus(StrEnum):
@@ -110,6 +111,8 @@ class Policy(ABC):
             text = f"must be 'max' or 'min' in class {type(self).__name__}, found {direction!r}"
             raise InputError(Fault(f"policy {self.name}", "direction", text))
         if self.constraints != ():
+            from gavel_py.policies.constraints.compiling import given_constraints
+
             object.__setattr__(self, "constraints", given_constraints(self.constraints, f"policy {self.name}"))
 
     @property
@@ -205,6 +208,8 @@ class Policy(ABC):
     @property
     def tenant_tree(self) -> TenantTree:
         """The tree of tenants among which the policy divides the cluster; without tenants for policies that know none."""
+        from gavel_py.problem.tenants import TenantTree
+
         return TenantTree()
 
     @property

@@ -13,7 +13,6 @@ from gavel_py.optimization.job_classes import JobClasses
 from gavel_py.optimization.solving.free_times import FreeTimes
 from gavel_py.optimization.solving.highs import LinearSolver, TimeLimitReached
 from gavel_py.policies.base import Decision, Policy, option
-from gavel_py.policies.constraints.single_jobs import SwitchCost
 from gavel_py.policies.sums import SumPolicy
 from gavel_py.problem.arrays import Floats
 from gavel_py.problem.tolerances import PROOF_TOLERANCE
@@ -58,6 +57,8 @@ class Then(Policy):
         parts = (self.first, self.second)
         InputError.raise_any(wrong_types(WHERE, "", parts, Policy, "needs two policies"))
         is_part = isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1
+        from gavel_py.policies.constraints.single_jobs import SwitchCost
+
         weighed = any(each.penalty is not None or isinstance(each, SwitchCost) for each in self.first.constraints)
         text = "weighs soft constraints and the cost of change in its last objective: pass them to the second policy"
         refuse(

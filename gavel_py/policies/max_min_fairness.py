@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavel_py.errors import refuse
-from gavel_py.io.records import NotNegative, check
 from gavel_py.optimization.checking.certificates import Prices
 from gavel_py.optimization.formulation.linear_rows import Rules
 from gavel_py.optimization.job_classes import JobClasses
@@ -52,6 +51,8 @@ class MaxMinFairness(DemandPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.caution:
+            from gavel_py.io.records import NotNegative, check
+
             where, text = f"policy {self.name}", "has no meaning with agnostic, which ignores throughputs"
             check(where, **{"option caution": (self.caution, NotNegative)})
             refuse(where, (self.agnostic, "option caution", text))

@@ -14,12 +14,9 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from gavel_py.errors import Fault, GavelError, InputError, UnknownNameError, decimal_hint, faults_among, refuse, unknown_names
 from gavel_py.io.plugins import Plugins, one_line
 from gavel_py.policies.base import Policy
-from gavel_py.policies.constraints.compiling import given_constraints
 
 # One module per policy, of the policy's name; the class has the same name in CamelCase.
 NAMES = (
@@ -192,6 +189,8 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
     known, where = policy_options(cls), f"policy {name}"
     if not options:
         return {}
+    from pydantic import TypeAdapter, ValidationError
+
     given = [option for option in options if option != CONSTRAINTS]
     UnknownNameError.raise_any(unknown_names(where, "", given, known, "", noun="there is no option"))
     values, faults = {}, []
@@ -209,6 +208,8 @@ def _checked(cls: type[Policy], name: str, options: dict[str, Any]) -> dict[str,
         faults += faults_among(where, (not is_valid or hint, f"option {option}", text + hint))
     InputError.raise_any(faults)
     if CONSTRAINTS in options:
+        from gavel_py.policies.constraints.compiling import given_constraints
+
         values[CONSTRAINTS] = given_constraints(options[CONSTRAINTS], where)
     return values
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, faults_among, refuse
-from gavel_py.io.names import NumberedNames, repeated, same_name
-from gavel_py.io.records import MAX_COUNT, SMALLEST_FRACTION, has_control, is_absent
+from gavel_py.io.names import MAX_COUNT, SMALLEST_FRACTION, NumberedNames, has_control, is_absent, repeated, same_name
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

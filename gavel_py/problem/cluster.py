@@ -25,8 +25,8 @@ from gavel_py.errors import (
     relocated_faults,
     unknown_names,
 )
-from gavel_py.io.names import repeated
-from gavel_py.io.records import MAX_COUNT, Count, Natural, faults_of
+from gavel_py.io.names import MAX_COUNT, repeated
+from gavel_py.io.records import Count, Natural, faults_of
 from gavel_py.problem.accelerators import how_the_same, notes_on_names, same_accelerator
 from gavel_py.problem.job import Job, Locality
 from gavel_py.problem.nodes import AcceleratorType, Node, read_cluster

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from gavel_py.errors import Fault, InputError, check_together, refuse
+from gavel_py.io.names import MAX_COUNT
 from gavel_py.io.records import (
-    MAX_COUNT,
     Finite,
     Integer,
     JobSize,

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gavel_py.errors import Fault, InputError, refuse, together, wrong_types
 from gavel_py.io import names, reading
-from gavel_py.io.records import PlainName, check_records, is_absent, repeated
+from gavel_py.io.names import is_absent
+from gavel_py.io.records import PlainName, check_records, repeated
 from gavel_py.io.tabular import Tabular, array_of
 from gavel_py.problem.job import Job, read_deadline, with_values
 from gavel_py.problem.workflows import WorkflowGraph, check_parents, has_dependencies

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gavel_py.errors import Fault, InputError, MissingThroughputError, UnknownNameError, decimal_hint, nearest
 from gavel_py.io import reading
-from gavel_py.io.records import is_absent, number_of, repeated
+from gavel_py.io.names import is_absent
+from gavel_py.io.records import number_of, repeated
 from gavel_py.problem.arrays import ArrayChecker
 from gavel_py.problem.job import Job
 

@@ -1,7 +1,7 @@
 """Compilation of constraints to rules of a problem, their outcomes in an allocation, and constraint files.
 
 `constrained` restricts the types of jobs and returns the rules that the allocation must keep. It also finds conflicts among the
-constraints of a single job (`check_single_jobs`). `outcomes_of` reports by how much an allocation misses soft constraints.
+constraints of a single job (`check_single_jobs`).
 `given_constraints` checks those that a caller passes; `read_constraints` reads YAML and JSON (docs/file-formats.md).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +29,14 @@ from gavel_py.errors import (
     unknown_names,
 )
 from gavel_py.io import reading
-from gavel_py.optimization.formulation.linear_rows import NO_RULES, Broken, CompiledConstraint, Limit, Rules, floors_of, shortfalls
+from gavel_py.optimization.formulation.linear_rows import NO_RULES, CompiledConstraint, Limit, Rules, floors_of
 from gavel_py.policies.constraints.base import Constraint, Scope
 from gavel_py.policies.constraints.shares import CostBudget, MaxGpus, Quota, Reserve, Shared
 from gavel_py.policies.constraints.single_jobs import Deadline, Forbid, KeepRunning, MinThroughput, Pin, SwitchCost
-from gavel_py.problem.tolerances import MET, SOLVER_TOLERANCE
+from gavel_py.problem.tolerances import MET
 
 if TYPE_CHECKING:
-    from gavel_py.optimization.checking.time_shares import TimeShares
-    from gavel_py.problem.arrays import Floats, Indices, Mask
+    from gavel_py.problem.arrays import Mask
     from gavel_py.problem.problem import AllocationProblem
 
 FILES = "read a file of constraints with gp.read_constraints, or pass it with --constraints on the command line"
@@ -210,94 +209,6 @@ def _placed(problem: AllocationProblem, compiled: Sequence[CompiledConstraint]) 
             names[i].append(place.name_of(i))
     excluded = {problem.job_ids[i]: f"a constraint forbids it: {'; '.join(found)}" for i, found in names.items()}
     return replace(problem, runnable=runnable, excluded=problem.excluded | excluded, counts=counts)
-
-
-KEPT = 10 * SOLVER_TOLERANCE
-"""A miss up to this part of a constraint is within the tolerance of a solver, and counts as 0."""
-
-
-@dataclass(frozen=True)
-class ConstraintOutcome:
-    """The outcome of one constraint in an allocation.
-
-    Attributes:
-        constraint: The constraint as text.
-        penalty: Its penalty, or the cost of change; None if it is hard.
-        missed_by: The part of its requirement that is missed, summed over jobs if it applies to single jobs; for a cost of change,
-            the number of GPUs that change. The objective loses penalty · missed_by.
-        jobs: {job id: part that the job misses}.
-        price: Gain in the objective per unit by which a limit is relaxed; None if it is not a limit or the price is unknown.
-    """
-
-    constraint: str
-    penalty: float | None = None
-    missed_by: float = 0.0
-    jobs: Mapping[str, float] = field(default_factory=dict)
-    price: float | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether the constraint holds completely."""
-        return self.missed_by == 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain data."""
-        return {
-            "constraint": self.constraint,
-            "soft": self.penalty,
-            "kept": self.kept,
-            "missed_by": self.missed_by,
-            "jobs": dict(self.jobs),
-            "price": self.price,
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> ConstraintOutcome:
-        """Return the outcome from the data of `to_dict`.
-
-        Raises:
-            KeyError: A part is missing.
-        """
-        missed, jobs = document["missed_by"], dict(document["jobs"])
-        return cls(document["constraint"], document["soft"], missed, jobs, document["price"])
-
-
-def outcomes_of(
-    job_ids: Sequence[str], rules: Rules, times: TimeShares, source: Indices, prices: Floats | None
-) -> tuple[ConstraintOutcome, ...]:
-    """Return the outcome of each constraint.
-
-    source: (K',) the type of each column; prices: (R,) dual prices of the hard limits (`Rules.hard_rows`), per unit.
-    """
-    if not rules.constraints:
-        return ()
-    by_row = {} if prices is None else {id(row): price for row, price in zip(rules.hard_rows, prices.tolist(), strict=True)}
-    return tuple(_outcome(each, job_ids, times, source, by_row) for each in rules.constraints)
-
-
-def _outcome(
-    compiled: CompiledConstraint, job_ids: Sequence[str], times: TimeShares, source: Indices, prices: Mapping[int, float]
-) -> ConstraintOutcome:
-    if compiled.switch_cost:
-        moved = times.moved(source)
-        return ConstraintOutcome(compiled.text, compiled.switch_cost, moved if moved > KEPT else 0.0)
-    limits = [row for row in compiled.rows if isinstance(row, Limit)]
-    excess = [max(0.0, times.used(row) - row.rhs) / row.unit for row in limits] if compiled.penalty else []
-    jobs: dict[str, float] = {}
-    for need in compiled.needs if compiled.penalty else ():
-        part = shortfalls(need.throughputs, times.job_throughputs[need.rows])
-        jobs |= {job_ids[need.rows[m]]: float(part[m]) for m in np.flatnonzero(part > KEPT)}
-    missed = float(sum(part for part in excess if part > KEPT) + sum(jobs.values()))
-    known = [prices[id(row)] for row in limits if id(row) in prices]
-    return ConstraintOutcome(compiled.text, compiled.penalty, missed, jobs, max(known, default=None))
-
-
-def missing(outcome: ConstraintOutcome, compiled: CompiledConstraint, broken: Sequence[Broken]) -> ConstraintOutcome:
-    """Return the outcome of a constraint in an allocation that breaks these hard rules."""
-    names = {row.name for row in compiled.rows} | {need.name_of(i) for need in compiled.needs for i in need.rows.tolist()}
-    several = tuple(f"{name} and " for name in names)  # the rule of several jobs has the name of the first
-    parts = [each.part for each in broken if each.name in names or each.name.startswith(several)]
-    return replace(outcome, missed_by=outcome.missed_by + sum(parts))
 
 
 KINDS: dict[str, type[Constraint]] = {

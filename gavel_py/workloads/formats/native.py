@@ -15,7 +15,8 @@ from typing import Any
 
 from gavel_py.errors import Fault, InputError, check_type, faults_among, faults_from, unknown_names
 from gavel_py.io import reading
-from gavel_py.io.records import is_absent, number_of
+from gavel_py.io.names import is_absent
+from gavel_py.io.records import number_of
 from gavel_py.io.writing import check_libraries
 from gavel_py.problem.columns import text_fields
 from gavel_py.problem.job import Job

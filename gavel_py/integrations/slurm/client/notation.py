@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Set
 from itertools import product
 from typing import Any, NamedTuple
 
-from gavel_py.io.records import CONTROL
+from gavel_py.io.names import CONTROL
 
 PLAIN = re.compile(r"[A-Za-z0-9_.:=-]+(?:[&|][A-Za-z0-9_.:=-]+)*")
 
