@@ -40,7 +40,6 @@ from gavel_py.scheduling.current_allocation import (
     unpromised_allocation,
 )
 from gavel_py.scheduling.event_driven import EventDrivenPlanner, EventParts
-from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler
 from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.jobs.waiting import outlook_of, workflows_of
 from gavel_py.scheduling.learning import ProgressObserver
@@ -50,7 +49,7 @@ from gavel_py.scheduling.mechanism.demand import GangSelection, RoundDemand, Siz
 from gavel_py.scheduling.mechanism.limits import NO_LIMITS, RoundLimits, first_within
 from gavel_py.scheduling.mechanism.tenants import TenantClaims
 from gavel_py.scheduling.nodes import NodeStates
-from gavel_py.scheduling.options import JobTimes, SchedulerOptions, TimedOrder
+from gavel_py.scheduling.options import SchedulerOptions, TimedOrder
 from gavel_py.scheduling.placement.gangs import HeldGpus, ResourceRequests
 from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache
 from gavel_py.scheduling.round import Fallback
@@ -61,6 +60,11 @@ logger = logging.getLogger(__name__)
 
 FOLLOWING = tuple(name for name in MECHANISMS if name != "direct")
 """The built-in mechanisms that follow an allocation."""
+
+
+def may_decide_at_events(options: SchedulerOptions) -> bool:
+    """Return whether options allow decisions from the order of jobs alone."""
+    return options.by_events and not options.sharing and options.mechanism in FOLLOWING and not options.min_run_seconds
 
 
 @dataclass(frozen=True)
@@ -270,7 +274,7 @@ class RoundPlanner:
     def event_planner(self, state: SchedulerState) -> EventDrivenPlanner | None:
         """Return the event-driven planner of this state, None if options or policy require the full path."""
         options, policy = self.options, self.solver.policy
-        if not self._may_decide_at_events:
+        if not may_decide_at_events(options):
             return None
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
         if isinstance(kept, EventDrivenPlanner) and kept.holds_for(policy, cache, *seconds, options.by_workflow):
@@ -281,22 +285,6 @@ class RoundPlanner:
             return None
         state.event_planner = made = EventDrivenPlanner(policy, state, cache, *seconds, by_workflow=options.by_workflow)
         return made
-
-    def event_parts(self, state: SchedulerState) -> EventParts | None:
-        """Return what a simulation needs to decide at events by itself, None if options or policy require the full path."""
-        options, policy = self.options, self.solver.policy
-        if not self._may_decide_at_events or options.retry_seconds or not EventParts.can(policy, state, JobTimes._fields):
-            return None
-        assert isinstance(policy, OrderedPolicy)  # noqa: S101
-        profiler = JobProfiler(policy, state.table, state.layout, state.spans, self.cache(state))
-        capacities = state.nodes.cluster.capacities.tolist()
-        return EventParts(policy, profiler, state.layout, capacities, options.restart_seconds, self.order)
-
-    @property
-    def _may_decide_at_events(self) -> bool:
-        """Whether options allow decisions from the order of jobs alone."""
-        options = self.options
-        return options.by_events and not options.sharing and options.mechanism in FOLLOWING and not options.min_run_seconds
 
     def _decide_at_event(self, state: SchedulerState, start: float) -> EventPlan | None:
         """Return the plan of an incremental decision, None if the full path must decide."""

@@ -32,6 +32,7 @@ from gavel_py.scheduling.between_rounds import select_starts
 from gavel_py.scheduling.commit import adopt, begin_round, begin_starts, build_round, stop_lost, take_back
 from gavel_py.scheduling.current_allocation import LazyAllocation
 from gavel_py.scheduling.delivery import DeliveryReport, JobDelivery, Wait
+from gavel_py.scheduling.event_driven import EventParts
 from gavel_py.scheduling.jobs.history import DEPARTURES, Departure, ReportedSteps, ScheduledJobs, on_groups
 from gavel_py.scheduling.jobs.waiting import Backoff, ReleasedJobs, Unblocked
 from gavel_py.scheduling.learning import Learner, ProgressObserver, observed
@@ -40,14 +41,13 @@ from gavel_py.scheduling.mechanism.demand import Mechanism
 from gavel_py.scheduling.nodes import NodeState, NodeStates
 from gavel_py.scheduling.options import DEFAULTS, AllocationOptions, SchedulerOptions
 from gavel_py.scheduling.placement.topology import Gpu
-from gavel_py.scheduling.planner import RoundPlanner
+from gavel_py.scheduling.planner import RoundPlanner, may_decide_at_events
 from gavel_py.scheduling.problem_cache import PolicyInput, ProblemCache, is_by_type
 from gavel_py.scheduling.round import Assignment, Lease, Round, exceeded_notes, fallback_text
 from gavel_py.scheduling.snapshot import SCHEDULER, from_document, to_document
 from gavel_py.scheduling.state import EventPlan, RoundPlan, SchedulerState
 
 if TYPE_CHECKING:
-    from gavel_py.scheduling.event_driven import EventParts
     from gavel_py.scheduling.keywords import OptionAttributes, SchedulerKeywords
 else:
     from gavel_py.scheduling.options import OptionAttributes
@@ -287,7 +287,10 @@ class RoundScheduler(OptionAttributes, Synchronized):
     @synchronized
     def event_parts(self) -> EventParts | None:
         """What a simulation needs to decide at events by itself; None if options, policy or cluster need the full path."""
-        return self._planner.event_parts(self._state)
+        planner, state, options = self._planner, self._state, self.options
+        if options.retry_seconds or not may_decide_at_events(options):  # a job that waits after a failure is no longer in the order
+            return None
+        return EventParts.of(planner.solver.policy, state, planner.cache(state), options.restart_seconds, planner.order)
 
     def _learn(self, start: float) -> None:
         """Feed the learner, if there is one, and use its profile if that has changed."""

@@ -23,7 +23,7 @@ from gavel_py.scheduling.event_driven.queued_jobs import JobProfiler, QueuedJob
 from gavel_py.scheduling.jobs.history import ScheduledJobs
 from gavel_py.scheduling.jobs.waiting import workflow_seconds
 from gavel_py.scheduling.mechanism.demand import hysteresis_of
-from gavel_py.scheduling.options import TimedOrder
+from gavel_py.scheduling.options import JobTimes, TimedOrder
 from gavel_py.scheduling.placement import hardest_first, place_on_type
 from gavel_py.scheduling.placement.assign import PlacementDomains, PlacementPass, keep_own_gpus
 from gavel_py.scheduling.placement.free_gpus import FreeGpus, FreeResources, find_preferred
@@ -257,6 +257,16 @@ class EventParts(NamedTuple):
     capacities: list[float]  # by type
     restart_seconds: float
     order: TimedOrder | None  # how time alone changes the order
+
+    @classmethod
+    def of(
+        cls, policy: Policy, state: SchedulerState, cache: ProblemCache, restart_seconds: float, order: TimedOrder | None
+    ) -> EventParts | None:
+        """Return the parts of a policy that decides at events, which may read times; None for another one."""
+        if not isinstance(policy, OrderedPolicy) or not cls.can(policy, state, JobTimes._fields):
+            return None
+        profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
+        return cls(policy, profiler, state.layout, state.nodes.cluster.capacities.tolist(), restart_seconds, order)
 
     @staticmethod
     def can(policy: Policy, state: SchedulerState, further: Collection[str] = ()) -> bool:
