@@ -279,7 +279,7 @@ class RoundPlanner:
         kept, cache, seconds = state.event_planner, self.cache(state), (options.restart_seconds, options.round_seconds)
         if isinstance(kept, EventDrivenPlanner) and kept.holds_for(policy, cache, *seconds, options.by_workflow):
             return kept
-        if not isinstance(policy, OrderedPolicy) or not EventParts.can(policy, state):
+        if not isinstance(policy, OrderedPolicy) or not EventParts.can(policy) or state.layout.limited:
             state.event_planner = None
             state.table.track(on=False)
             return None

@@ -143,7 +143,9 @@ class Simulation:
         if self._kernel is not None:
             self._execution.listener = self._kernel
         elif scheduler.by_events:
-            logger.info("all decisions are those of the scheduler, which takes several times as long as a kernel")
+            logger.info(
+                "decisions at events take the ordinary path, several times as long: the policy, the options or a caller need it"
+            )
 
     @property
     def scheduler(self) -> RoundScheduler:
@@ -362,7 +364,10 @@ class Simulation:
             self._kernel.submit(job if known else with_values(job, {"total_steps": progress.expected_steps}))
         else:
             if self._kernel is not None:
-                logger.info("job %s: from its arrival on, the scheduler decides, since the kernel cannot", job.job_id)
+                logger.info(
+                    "job %s: decisions at events take the ordinary path now, since it asks for more than whole GPUs on any nodes",
+                    job.job_id,
+                )
             self.scheduler.submit(job.model_copy(update=changes) if changes else job)
         self._state.active[job.job_id] = progress
         self._state.running.enter(progress)

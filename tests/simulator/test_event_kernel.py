@@ -25,7 +25,7 @@ CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[gp.Submission]:
-    """Draw jobs, of which those with a locality, a workflow or an even split need the scheduler."""
+    """Draw jobs, of which those with a locality, a workflow or CPUs need the scheduler."""
     found, arrival = list[gp.Submission](), 0.0
     needs_scheduler = draw(st.sampled_from([False, False, True]))
     for i in range(draw(st.integers(1, 40))):
@@ -40,6 +40,7 @@ def traces(draw: st.DrawFn) -> list[gp.Submission]:
             tenant=draw(st.sampled_from(["", "a", "b"])),
             locality=draw(st.sampled_from(["any", "any", "node"])) if needs_scheduler else "any",
             workflow=draw(st.sampled_from(["", "", "w"])) if needs_scheduler else "",
+            cpus_per_gpu=draw(st.sampled_from([0.0, 0.0, 3.0])) if needs_scheduler else 0.0,
             allowed_accelerators=draw(st.sampled_from([None, None, None, ("k80",)])),
             restart_seconds=draw(st.sampled_from([None, 100.0])),
             max_retries=1,
@@ -89,6 +90,7 @@ class Watched:
     estimates=st.sampled_from(["exact", "recorded"]),
     job_failures=st.sampled_from([0.0, 0.2, "recorded"]),
     racks=st.booleans(),
+    has_cpus=st.booleans(),
     window=st.sampled_from([None, (0, 1)]),
     asked_after=st.sampled_from([None, 3, 10]),
 )
@@ -97,6 +99,7 @@ def test_records_summaries_and_gangs_are_those_of_the_scheduler(
     policy: str,
     gpus: str,
     racks: bool,
+    has_cpus: bool,
     restart: float,
     window: tuple[int, int] | None,
     asked_after: int | None,
@@ -106,6 +109,8 @@ def test_records_summaries_and_gangs_are_those_of_the_scheduler(
     if racks:
         there = enumerate(cluster.nodes)
         cluster = gp.Cluster(node.model_copy(update={"rack": f"{node.accelerator}-{i // 2 % 2}"}) for i, node in there)
+    if has_cpus:
+        cluster = gp.Cluster(node.model_copy(update={"cpus": 12.0}) for node in cluster.nodes)
     options |= {"restart_seconds": restart, "measure_jobs": window}
     plain, asked = (Watched(trace, cluster, policy_of(policy), **options) for _ in range(2))
     assert asked.simulation.scheduler.policy == policy_of(policy)  # from now on it decides

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -263,17 +263,16 @@ class EventParts(NamedTuple):
         cls, policy: Policy, state: SchedulerState, cache: ProblemCache, restart_seconds: float, order: TimedOrder | None
     ) -> EventParts | None:
         """Return the parts of a policy that decides at events, which may read times; None for another one."""
-        if not isinstance(policy, OrderedPolicy) or not cls.can(policy, state, JobTimes._fields):
+        if not isinstance(policy, OrderedPolicy) or not cls.can(policy, JobTimes._fields):
             return None
         profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
         return cls(policy, profiler, state.layout, state.nodes.cluster.capacities.tolist(), restart_seconds, order)
 
     @staticmethod
-    def can(policy: Policy, state: SchedulerState, further: Collection[str] = ()) -> bool:
-        """Return whether the policy, which may read further fields, and the cluster allow event-driven decisions."""
-        if not isinstance(policy, OrderedPolicy) or policy.fractional or policy.constraints or not can_keep_order(policy, further):
-            return False
-        return all(node.cpus is None and node.memory_gb is None for node in state.nodes.cluster.nodes)
+    def can(policy: Policy, further: Collection[str] = ()) -> bool:
+        """Return whether a policy, which may read further fields, allows event-driven decisions."""
+        is_whole = isinstance(policy, OrderedPolicy) and not policy.fractional and not policy.constraints
+        return is_whole and can_keep_order(cast("OrderedPolicy", policy), further)
 
 
 AUDIT_EVERY = 1_000

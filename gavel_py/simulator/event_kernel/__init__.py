@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from gavel_py.problem.job import with_values
+from gavel_py.problem.job import host_requests_of, with_values
 from gavel_py.problem.workflows import has_dependencies
 from gavel_py.scheduling.event_driven.queue import COLUMNS, OF_WORKFLOW, REMAINING, OrderedQueue
 from gavel_py.scheduling.event_driven.queued_jobs import QueuedJob
@@ -90,9 +90,9 @@ class EventKernel(OrderedQueue):
 
     @staticmethod
     def takes(job: Job) -> bool:
-        """Return whether the kernel can decide about a job: a gang of whole GPUs that may span all nodes, without a workflow."""
+        """Return whether the kernel can decide about a job: a gang that asks for whole GPUs on any nodes only, without workflow."""
         is_gang = job.num_gpus == int(job.num_gpus) and not job.is_elastic and not job.workflow and not has_dependencies([job])
-        return is_gang and job.locality == "any" and not job.split
+        return is_gang and job.locality == "any" and not job.split and not host_requests_of([job]).any()
 
     def submit(self, job: Job) -> None:
         """Add a job that the kernel takes, with its total steps. Raises `InputError` as `RoundScheduler.submit`."""
