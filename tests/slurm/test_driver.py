@@ -121,6 +121,25 @@ def test_typed_jobs_stay_on_their_type(tmp_path: Path) -> None:
     assert all("Gres=gpu:k80:4" in line for line in slurm.sent if "NumNodes=" in line and "JobId=4 " not in line)
 
 
+@pytest.mark.parametrize(("factor", "waiting"), [(None, 0), (4.0, 0), (3.9, 1)])
+def test_jobs_keep_off_types_on_which_they_are_too_slow(tmp_path: Path, factor: float | None, waiting: int) -> None:
+    """bert is 4 times as fast on v100 as on k80, and lstm 1.5 times. Of 8 jobs on 8 GPUs, five of bert name no type."""
+    slurm = cluster()
+    for number in range(1, 7):
+        slurm.submit(number, per_job="gpu:1", comment=BERT)
+    slurm.submit(7, per_job="gpu:1", comment=LSTM)
+    slurm.submit(8, per_job="gpu:k80:1", comment=BERT)
+    slurm.jobs[6].state, slurm.jobs[6].held, slurm.jobs[6].start = "RUNNING", {"k80-0": 1}, slurm.clock.now() - 50.0
+    policy = gp.resolve_policy("fifo", preemptive=False, backfill=True)
+    with driver(slurm, tmp_path, policy=policy, too_slow=factor) as driven:
+        driven.round()
+    places = {number: "".join(job.held) for number, job in slurm.jobs.items()}
+    assert places[6] == "k80-0", "a job that runs there stays"
+    assert places[8] == "k80-0", "its user has named this type"
+    assert sum(not place for place in places.values()) == waiting
+    assert sum(places[number] == "k80-0" for number in range(1, 6)) == 1 - waiting
+
+
 def test_gangs_that_fit_one_node_are_not_split_and_larger_ones_are_split_evenly(tmp_path: Path) -> None:
     slurm = FakeSlurm(cluster().clock, {"v100-0": ("v100", 4), "v100-1": ("v100", 4), "k80-0": ("k80", 1)})
     slurm.submit(1, per_job="gpu:2", comment=BERT + "\x1b[31m", more={"features": "v100"})

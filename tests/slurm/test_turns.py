@@ -93,3 +93,19 @@ def test_given_costs_are_kept(tmp_path: Path) -> None:
             driven.round()
             slurm.clock.seconds += 100
     assert {(event["restart_seconds"], event["min_run_seconds"]) for event in events(tmp_path, "round")} == {(7.0, 30.0)}
+
+
+def test_turns_follow_the_given_cost_of_a_restart_while_jobs_wait(tmp_path: Path) -> None:
+    """A site whose jobs load for long says so once: stops and starts of this cluster take no time."""
+    slurm = FakeSlurm(FakeClock(), {"v100-0": ("v100", 4)})
+    for number in range(1, 6):
+        slurm.submit(number, per_job="gpu:1", comment=BERT)
+    with driver(slurm, tmp_path, measures=True, restart_seconds=7.0) as driven:
+        for _ in range(2):
+            driven.round()
+            slurm.clock.seconds += 100
+        assert len(events(tmp_path, "round")[-1]["start"]) == 0, "the fifth job waits for the end of a turn"
+        slurm.clock.seconds += 7.0 / LOST_SHARE - 200
+        driven.round()
+    assert [event["min_run_seconds"] for event in events(tmp_path, "round")[1:]] == [pytest.approx(7.0 / LOST_SHARE)] * 2
+    assert len(events(tmp_path, "round")[-1]["start"]) == 1

@@ -294,7 +294,9 @@ def scheduler_job(
         steps = min(tracked.total_steps, believable)
     if not steps and limit is not None:
         # Users choose a time limit that suffices on every type, hence on the slowest.
-        steps = limit * min(_slowest(tracked, matcher.type_of[name], speeds) for name in known)
+        steps = limit * min(_speed(tracked, matcher.type_of[name], speeds) for name in known)
+    if settings.too_slow is not None:
+        known = _fast_enough(tracked, job, known, settings.too_slow, speeds, matcher)
     size: dict[str, Any] = {"gpu_counts": tuple(tracked.offered)} if tracked.offered else {"num_gpus": tracked.sizes[0]}
     return Job(
         tracked.job_id,
@@ -372,7 +374,16 @@ def _no_room_text(gpus: int, resources: Resources, where: str, *, is_on_one: boo
     return f"{need}, but no {where} have that on {on}"
 
 
-def _slowest(tracked: Tracked, gpu_type: str, speeds: Speeds) -> float:
+def _fast_enough(
+    tracked: Tracked, job: SlurmJob, names: tuple[str, ...], factor: float, speeds: Speeds, matcher: TypeMatcher
+) -> tuple[str, ...]:
+    """Return the types that are slower than the fastest by at most this factor, and the one on which the job runs."""
+    found = {name: _speed(tracked, matcher.type_of[name], speeds) for name in names}
+    here = {matcher.group_of.get(node) for node in job.held}
+    return tuple(name for name, speed in found.items() if name in here or factor * speed >= max(found.values()))
+
+
+def _speed(tracked: Tracked, gpu_type: str, speeds: Speeds) -> float:
     """Return the throughput of a job on a type, with the smallest number of GPUs for which it is known."""
     found = (speeds.speed(tracked.job_type, gpus, gpu_type) for gpus in tracked.sizes)
     return next(speed for speed in found if speed > 0)

@@ -15,6 +15,7 @@ class SettingKeywords(TypedDict, total=False):
     default_steps: float | None
     trust: float
     trusted: Mapping[str, float]
+    too_slow: float | None
     progress: Path | None
     warn_signal: str
     warn_seconds: float

@@ -180,9 +180,14 @@ class RestartCost:
             self.starts = [*self.starts, start_seconds][-SAMPLES:]
 
     @property
+    def medians(self) -> tuple[float, float]:
+        """The median times of a stop and of a start."""
+        return median(self.stops) if self.stops else UNMEASURED_STOP_SECONDS, median(self.starts) if self.starts else 0.0
+
+    @property
     def seconds(self) -> float:
         """The median time of a stop plus that of a start."""
-        return (median(self.starts) if self.starts else 0.0) + (median(self.stops) if self.stops else UNMEASURED_STOP_SECONDS)
+        return sum(self.medians)
 
     def shortest_turn(self, scheduler: RoundScheduler) -> float:
         """Return the seconds for which a job runs before it gives way to others: the minimum run time, or what this cost allows."""
@@ -194,6 +199,7 @@ class RestartCost:
         If no job waits, jobs may change their GPUs at any time, since they only do so for faster ones or after a long turn.
         """
         is_crowded = len(scheduler.jobs) > len(scheduler.running)
-        found = zip(MEASURED, (self.seconds, self.seconds / LOST_SHARE if is_crowded else 0.0), strict=True)
+        cost = given.restart_seconds if "restart_seconds" in given.model_fields_set else self.seconds
+        found = zip(MEASURED, (cost, cost / LOST_SHARE if is_crowded else 0.0), strict=True)
         changes: dict[str, Any] = {name: value for name, value in found if name not in given.model_fields_set}
         scheduler.options = scheduler.options.changed(**changes)

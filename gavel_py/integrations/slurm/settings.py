@@ -127,6 +127,13 @@ class SlurmSettings(Options):
     trusted: Mapping[str, Multiple] = setting(
         {}, "The same for the jobs of one user. It takes the place of `trust`.", "Jobs", "--trust-user", metavar="NAME=X"
     )
+    too_slow: Multiple | None = setting(
+        None,
+        "Keep jobs off GPU types on which they are slower by more than this factor than on their fastest. A job that runs on one "
+        "stays there.",
+        "Jobs",
+        metavar="X",
+    )
     progress: Path | None = setting(
         None, "Directory where each job writes its steps to a file named after its id.", "Jobs", metavar="DIR"
     )
