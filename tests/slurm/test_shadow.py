@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import t
 
 import gavel_py as gp
 from gavel_py.integrations.slurm.client.commands import JOBS
 from gavel_py.integrations.slurm.client.queue import HOLDING, NODES, SHOWN
 from gavel_py.integrations.slurm.turns import MECHANISM
 from tests.slurm.fake_slurm import START, FakeClock, FakeSlurm, no_answer
-from tests.slurm.support import BERT, SPEEDS, KilledError, driver, events, profile
+from tests.slurm.support import BERT, SPEEDS, KilledError, cluster_with, driver, events, profile
 from tests.slurm.test_accounts import with_accounts
 from tests.slurm.test_reservations import reserved
 from tests.support.commands import runner
@@ -37,12 +39,12 @@ READS = [
 
 
 class PlainSlurm(FakeSlurm):
-    """A Slurm without driver, which prefers the slow node; jobs end when they have done `work`, at `pace` of the profile."""
+    """A Slurm without driver, which prefers the slow node; jobs load and do their `work`, at `pace` of the profile."""
 
-    def __init__(self, pace: float = 1.0) -> None:
+    def __init__(self, pace: float = 1.0, loading: float = 0.0) -> None:
         super().__init__(FakeClock(), {"k80-0": ("k80", 4), "v100-0": ("v100", 4)})
         self.work: dict[int, float] = {}
-        self.pace = pace
+        self.pace, self.loading = pace, loading
         self.issued: list[list[str]] = []
         self.plays: list[tuple[float, Callable[[], object]]] = []
         self.clock.on_sleep = self._pass
@@ -67,9 +69,10 @@ class PlainSlurm(FakeSlurm):
         for number, job in self.jobs.items():
             if job.state == "RUNNING":
                 speed = self.speed_of(number) * self.pace
-                if job.start + self.work[number] / speed <= now:
+                end = job.start + self.loading + self.work[number] / speed
+                if end <= now:
                     self.end(number)
-                    job.end = job.start + self.work[number] / speed
+                    job.end = end
 
     def speed_of(self, number: int) -> float:
         """Return the steps/s of a running job, by the profile."""
@@ -269,18 +272,52 @@ def test_cancelled_and_held_jobs(tmp_path: Path) -> None:
     assert (found.both, found.shadow.metrics["finished"]) == (1, 1)
 
 
-def test_a_restart_costs_the_work_of_its_time(tmp_path: Path) -> None:
-    """A job that moves once needs longer by that time, and a first start costs nothing."""
-    slurm = PlainSlurm()
+def test_each_start_costs_what_it_costs_in_slurm(tmp_path: Path) -> None:
+    """Of 20 s, 19.2 are without the stop of another job, of which there is none; in Slurm, too, jobs load at their only start."""
+    slurm = PlainSlurm(loading=18.5)
     slurm.arrive(5.0, 1, work=6400)
     slurm.arrive(60.0, 2, work=3200, more={"requeue": False})  # takes the fast node away
     slurm.nodes = dict(reversed(slurm.nodes.items()))
     slurm.arrive(5.0, 3, work=3200)
     found = watched(slurm, tmp_path, 1500, restart_seconds=20.0)
-    for stays in ([stay for stay in found.shadow.stays if stay.job_id == job] for job in ("1", "3")):
-        done = sum((stay.end_seconds - stay.start_seconds) * {"v100-0": 32, "k80-0": 8}[stay.node] for stay in stays)
-        lost = sum(20 * {"v100-0": 32, "k80-0": 8}[stay.node] for stay in sorted(stays, key=lambda stay: stay.start_seconds)[1:])
-        assert done == pytest.approx({"1": 6400, "3": 3200}[stays[0].job_id] + lost, rel=0.01)
+    starts = {job: [stay for stay in found.shadow.stays if stay.job_id == job] for job in ("1", "3")}
+    assert sum(map(len, starts.values())) > 2, "one moves"
+    for job, stays in starts.items():
+        done = sum((stay.end_seconds - stay.start_seconds - 19.2) * {"v100-0": 32, "k80-0": 8}[stay.node] for stay in stays)
+        assert done == pytest.approx({"1": 6400, "3": 3200}[job], rel=0.01)
+    work = {entry["job"]: entry["steps"] for entry in events(tmp_path, "work") if entry["job"] in starts}
+    assert work == {"1": pytest.approx(6400, rel=0.01), "3": pytest.approx(3200, rel=0.01)}
+    (assumed,) = events(tmp_path, "assumed")
+    assert [assumed[name] for name in ("stop", "start", "loading", "loading_from")] == [0.8, 0.7, 18.5, "--restart-seconds"]
+
+
+@pytest.mark.deep
+def test_what_jobs_lose_is_that_of_the_site_once_it_is_known(tmp_path: Path) -> None:
+    """Jobs of Slurm load for 30 s and run at half the pace of the profile; a driver has seen stops of 4 s and starts of 2 s."""
+    site = cluster_with(2, 4)
+    site.slow = {1: 4.0}
+    with driver(site, tmp_path / "driver", measures=True) as driven:
+        driven.round()
+        driven.state.restart_cost.starts = [2.0, 1.0, 2.5]
+        driven.state.restart_cost.stops = [4.0]
+        driven._save()
+    slurm = PlainSlurm(pace=0.5, loading=30.0)
+    for number in range(1, 13):
+        slurm.arrive(5.0, number, 1 + number % 2, work=100.0 * number)
+    settings = gp.SlurmSettings("gpu", history=tmp_path / "driver")
+    watching = gp.SlurmShadow(
+        settings, profile(), directory=tmp_path / "shadow", commands=slurm, clock=slurm.clock, round_seconds=50.0
+    )
+    assert watching.costs == (4.0, 2.0, 8.5)
+    slurm.clock.stops_at = START + 1500.0
+    with watching:
+        watching.run()
+    assert watching.costs == (4.0, 2.0, pytest.approx(30.0, abs=0.1))
+    told = [(entry["loading"], entry["loading_from"]) for entry in events(tmp_path / "shadow", "assumed")]
+    assert told[0] == (8.5, "")
+    assert told[-1] == (30.0, "jobs that have finished in Slurm")
+    again = gp.SlurmShadow(settings, profile(), directory=tmp_path / "shadow", commands=slurm, clock=slurm.clock)
+    assert again.costs == watching.costs, "what it has learned is saved"
 
 
 @pytest.mark.deep
@@ -407,6 +444,43 @@ def test_directories_of_drivers_and_shadows_are_not_mixed(tmp_path: Path) -> Non
 
 
 @pytest.mark.deep
+def test_the_comparison_says_how_sure_it_is_and_what_knowing_users_would_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs of all GPUs of a node, 4 times as fast on v100: users who know wait for its node, one after another, for 29.2 s each."""
+    slurm = PlainSlurm(loading=8.5)
+    slurm.arrive(0.0, 1, work=320.0)
+    slurm.clock.sleep(0.0)  # it runs on k80 when the shadow begins
+    for number in range(2, 25):
+        slurm.arrive(25.0 * (number - 1), number, work=640.0, more={"time_limit": 5})
+    found = watched(slurm, tmp_path, 1000, restart_seconds=10.0)
+    assert found.both == 24
+    left = [{int(job): end for job, end in ends(tmp_path, event).items()} for event in ("left", "slurm_left")]
+    shadow_jcts, slurm_jcts = ([each[number] - 25.0 * (number - 1) for number in range(1, 25)] for each in left)
+    ratio = sum(shadow_jcts) / sum(slurm_jcts)
+    assert ratio == pytest.approx(found.shadow.metrics["mean_jct_seconds"] / found.slurm.metrics["mean_jct_seconds"])
+    batches = [range(start, start + 3) for start in range(0, 12, 3)] + [range(start, start + 2) for start in range(12, 24, 2)]
+    off = [sum(shadow_jcts[i] - ratio * slurm_jcts[i] for i in batch) for batch in batches]
+    half = t.ppf(0.975, 9) * 10**0.5 * stdev(off) / sum(slurm_jcts)
+    assert found.change == (pytest.approx(ratio - 1), pytest.approx(half, rel=1e-3))
+    end, jcts = 0.0, [48.5]
+    for arrival in (25.0 * number for number in range(1, 24)):
+        end = max(end, arrival) + 29.2
+        jcts.append(end - arrival)
+    assert found.knowing is not None
+    assert found.knowing["mean_jct_seconds"] == pytest.approx(mean(jcts), rel=0.03)
+    assert found.knowing["makespan_seconds"] == pytest.approx(end, rel=0.03)
+    gavel = runner(capsys, "slurm")
+    told = gavel("report", str(tmp_path)).out
+    assert f"{ratio - 1:+.1%} ± {half:.1%}" in told
+    assert "0.8 s to stop and 0.7 s to start" in told
+    assert "8.5 s to load (from --restart-seconds)" in " ".join(told.split())
+    document = json.loads(gavel("report", str(tmp_path), "--json").out)
+    assert document["knowing"]["mean_jct_seconds"] == found.knowing["mean_jct_seconds"]
+    assert tuple(document["change"]) == found.change
+
+
+@pytest.mark.deep
 def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slurm = PlainSlurm(pace=0.5)
     for number, account in enumerate(("team", "other", "team"), 1):
@@ -439,6 +513,14 @@ def test_the_report_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_options_without_a_meaning_are_refused(words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = runner(capsys, "slurm")("run", "--partition", "gpu", "--shadow", *words)
     assert (done.code, text in done.err) == (2, True)
+
+
+def test_a_history_without_a_meaning_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gavel = runner(capsys, "slurm")
+    done = gavel("run", "--partition", "gpu", "--history", str(tmp_path))
+    assert (done.code, "--history is for --shadow" in done.err) == (2, True)
+    done = gavel("run", "--partition", "gpu", "--shadow", "--history", str(tmp_path), "--state", str(tmp_path / "shadow"))
+    assert (done.code, f"{tmp_path}/state.json" in done.err) == (2, True)
 
 
 def test_a_job_whose_dependency_has_ended_arrives_within_seconds(tmp_path: Path) -> None:

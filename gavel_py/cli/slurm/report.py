@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -40,7 +41,8 @@ def _document(run: gp.Run) -> dict[str, Any]:
 
 
 def _comparison_document(comparison: gp.SlurmComparison) -> dict[str, Any]:
-    counts = {name: getattr(comparison, name) for name in ("both", "only_slurm", "only_shadow", "slowness")}
+    counts = {name: getattr(comparison, name) for name in ("both", "only_slurm", "only_shadow", "slowness", "change")}
+    counts |= {"assumed": dict(comparison.assumed), "knowing": None if comparison.knowing is None else dict(comparison.knowing)}
     tenants = {name: figures._asdict() for name, figures in comparison.tenants.items()}
     return {"slurm": _document(comparison.slurm), "shadow": _document(comparison.shadow), **counts, "tenants": tenants}
 
@@ -54,9 +56,12 @@ TOLERATED = 0.1
 def _comparison_text(comparison: gp.SlurmComparison) -> str:
     """Return tables that compare what Slurm did with what the shadow would have done."""
     counts = f"{comparison.only_slurm} only in Slurm, {comparison.only_shadow} only in the shadow"
+    knowing = comparison.knowing
     rows = [
-        [label, *map(number, values), _change(*values)]
-        for label, values in _metrics([comparison.slurm, comparison.shadow], UNCOMMON)
+        [label, *map(number, values[:2]), _change(*values[:2]), *map(number, values[2:])]
+        for label, values in _metrics(
+            [comparison.slurm.metrics, comparison.shadow.metrics, *([knowing] if knowing else [])], UNCOMMON
+        )
     ]
     tenants = [
         [
@@ -70,11 +75,12 @@ def _comparison_text(comparison: gp.SlurmComparison) -> str:
         *(Column("tenant", "name"), Column("jobs"), Column("Slurm (s)"), Column("shadow (s)"), Column("change")),
         *(Column("Slurm (GPU-h)", optional=1), Column("shadow (GPU-h)", optional=1)),
     ]
-    head = ["metric", "Slurm", f"shadow ({comparison.shadow.labels['policy']})", "change"]
+    head = ["metric", "Slurm", f"shadow ({comparison.shadow.labels['policy']})", "change", *(["knowing users"] if knowing else [])]
     parts = [
         table_text(f"{counted(comparison.both, 'job')} finished in both, {counts}", head, rows),
         table_text("Completion time, mean, and GPU time of all jobs, by tenant", columns, tenants) if tenants else "",
     ]
+    parts.append(_basis_text(comparison))
     slowness = comparison.slowness
     if slowness is not None and abs(slowness - 1) > TOLERATED:
         parts.append(
@@ -84,21 +90,38 @@ def _comparison_text(comparison: gp.SlurmComparison) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _basis_text(comparison: gp.SlurmComparison) -> str:
+    """Return how sure the change of the mean is, what was assumed of starts, and who knowing users are."""
+    sentences, assumed = list[str](), comparison.assumed
+    if comparison.change is not None:
+        sentences.append("The mean changes by {:+.1%} ± {:.1%} (95 % interval, from batches of jobs).".format(*comparison.change))
+    if assumed:
+        origin = f"as for {assumed['history']}" if assumed["history"] else "as on a test machine; --history takes those of a driver"
+        loading = f"from {assumed['loading_from']}" if assumed["loading_from"] else "until ten jobs have finished in Slurm"
+        sentences.append(f"Assumed of jobs: {assumed['stop']:g} s to stop and {assumed['start']:g} s to start ({origin}),")
+        sentences.append(f"{assumed['loading']:g} s to load ({loading}).")
+    if comparison.knowing:
+        sentences.append("Knowing users leave out GPU types on which their jobs are over 2.5 times as slow;")
+        sentences.append("a model of Slurm's backfill, without priorities, limits and reservations.")
+    return f"{fill(' '.join(sentences), WIDTH)}\n" if sentences else ""
+
+
+WIDTH = 80
 UNITS = {"time": " (s)", "clock": " (s)", "share": " (%)"}
 UNCOMMON = ("finished", "undelivered_share", "solver_seconds", "wall_seconds")
 """Metrics that a shadow and Slurm do not have in common: Slurm promises nothing, and its own computing time is not known."""
 
 
-def _metrics(runs: Sequence[gp.Run], without: Collection[str] = ()) -> list[tuple[str, list[float | None]]]:
-    """Return the label of each metric that the runs have, with a value for each run."""
+def _metrics(runs: Sequence[Mapping[str, float | None]], without: Collection[str] = ()) -> list[tuple[str, list[float | None]]]:
+    """Return the label of each metric that the first run has, with a value for each run."""
     sizes = {name: 100.0 if metric.quantity == "share" else 1.0 for name, metric in gp.METRICS.items()}
     return [
         (
             (metric.label or metric.title) + UNITS.get(metric.quantity, ""),
-            [None if (value := run.metrics[name]) is None else value * sizes[name] for run in runs],
+            [None if (value := run.get(name)) is None else value * sizes[name] for run in runs],
         )
         for name, metric in gp.METRICS.items()
-        if name in runs[0].metrics and name not in without
+        if name in runs[0] and name not in without
     ]
 
 
@@ -107,7 +130,7 @@ def _change(slurm: float | None, shadow: float | None) -> str:
 
 
 def _text(run: gp.Run) -> str:
-    rows = [[label, number(value)] for label, (value,) in _metrics([run])]
+    rows = [[label, number(value)] for label, (value,) in _metrics([run.metrics])]
     shares = [[job_type, *(f"{share:.1%}" for share in parts.values())] for job_type, parts in run.shares.items()]
     names = list(next(iter(run.shares.values()), {}))
     tables = [table_text("", ["metric", str(run.labels["policy"])], rows)]

@@ -69,6 +69,8 @@ def command(request: RunOptions) -> None:
     shadow = request.shadow
     if shadow:
         check_shadow(request)
+    elif "history" in request.given_settings:
+        raise click.UsageError("--history is for --shadow; a driver measures its own stops and starts")
     level = None if request.log_level is None else LEVELS[request.log_level]
     with warnings_shown(), nullcontext() if level is None else logged(level):
         driver = driver_of(request, clock, shadow=shadow)

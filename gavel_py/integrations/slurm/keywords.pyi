@@ -27,6 +27,7 @@ class SettingKeywords(TypedDict, total=False):
     on_exit: OnExit
     on_failure: OnFailure
     lease: float
+    history: Path | None
     tenants_from_slurm: bool
     elastic: bool
     metrics: Path | None

@@ -165,6 +165,9 @@ class SlurmSettings(Options):
         "Run",
         metavar="S",
     )
+    history: Path | None = setting(
+        None, "State of a driver whose stops and starts a shadow assumes [those of the documentation].", "Run", metavar="DIR"
+    )
     tenants_from_slurm: bool = setting(
         False, "Share by Slurm's accounts and users, weighted by fairshare (hierarchical).", "Policy"
     )

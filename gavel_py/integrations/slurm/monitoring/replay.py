@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gavel_py.errors import InputError, faults_from, refuse
+from gavel_py.integrations.slurm.monitoring.backfill import BackfilledJob, backfilled
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, LOG, STAY_EVENTS
 from gavel_py.io import reading
 from gavel_py.report.metrics import completions_of
@@ -56,13 +58,16 @@ class Replay:
     """The contents of a log.
 
     start: the entry of the driver's latest start; rounds: the fields of each round; totals: the entries with the GPU-seconds
-    promised and owed until then; end_seconds: time of the last entry; works: {job: (work done in Slurm, steps specified)} in the
-    log of a shadow; is_actual: whether this is Slurm's schedule in the log of a shadow.
+    promised and owed until then; end_seconds: time of the last entry; works: {job: its entry when it had ended in Slurm}, assumed:
+    the costs of starts, and nodes: [[GPU type, GPUs, how many of these nodes]], in the log of a shadow; is_actual: whether this is
+    Slurm's schedule in the log of a shadow.
     """
 
     is_actual: bool = False
     is_shadow: bool = False
-    works: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    works: dict[str, dict[str, Any]] = field(default_factory=dict)
+    assumed: dict[str, Any] = field(default_factory=dict)
+    nodes: list[list[Any]] = field(default_factory=list)
     start: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, LoggedJob] = field(default_factory=dict)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -93,7 +98,11 @@ class Replay:
         elif event == "begun":
             self.start = entry
         elif event == "work":
-            self.works[entry["job"]] = entry["steps"], entry["given"]
+            self.works[entry["job"]] = entry
+        elif event == "assumed":
+            self.assumed = entry
+        elif event == "nodes":
+            self.nodes = entry["nodes"]
         elif event == "round":
             self.rounds.append({name: entry[name] for name in ROUND_FIELDS} | (UNPROMISED if self.is_actual else {}))
             self.totals.append(self.rounds[-1])
@@ -290,6 +299,11 @@ class SlurmComparison:
         slowness: Median over jobs of the work done in Slurm, at the speeds of the profile, divided by the steps that the job
             specifies; None if no job specifies any. Above 1, the shadow is too fast by this factor for jobs that it ends by their
             steps.
+        change: Relative change of the mean completion time, and half the width of its 95 % confidence interval, from batches of
+            jobs in the order of their arrival; None for too few jobs.
+        assumed: What the shadow assumed of starts, in seconds, and where the values come from.
+        knowing: {metric: value} of these jobs by a model of Slurm's backfill, if users left out the GPU types on which their jobs
+            are more than 2.5 times as slow as on their fastest; None for logs of earlier versions.
     """
 
     slurm: Run
@@ -299,6 +313,14 @@ class SlurmComparison:
     only_shadow: int
     tenants: Mapping[str, TenantFigures]
     slowness: float | None
+    change: tuple[float, float] | None
+    assumed: Mapping[str, Any]
+    knowing: Mapping[str, float | None] | None
+
+
+TOO_SLOW = 2.5
+BATCHES, STUDENT = 10, 2.262
+"""Number of batches, and the 97.5 % quantile of Student's distribution with one degree of freedom less."""
 
 
 def slurm_comparison(path: str | Path) -> SlurmComparison | None:
@@ -319,7 +341,8 @@ def slurm_comparison(path: str | Path) -> SlurmComparison | None:
     slurm = Replay.of(Path(path), is_actual=True)
     both = shadow.finished.keys() & slurm.finished.keys()
     runs = _run_of(slurm, both), _run_of(shadow, both)
-    ratios = [work / given for job_id, (work, given) in shadow.works.items() if given and job_id in slurm.finished]
+    works = [entry for job_id, entry in shadow.works.items() if job_id in slurm.finished]
+    ratios = [entry["steps"] / entry["given"] for entry in works if entry["given"]]
     return SlurmComparison(
         slurm=runs[0],
         shadow=runs[1],
@@ -328,7 +351,53 @@ def slurm_comparison(path: str | Path) -> SlurmComparison | None:
         only_shadow=len(shadow.finished) - len(both),
         tenants=_tenants((slurm, shadow), runs, both),
         slowness=float(np.median(ratios)) if ratios else None,
+        change=_change(slurm.finished, shadow.finished, both),
+        assumed={name: value for name, value in shadow.assumed.items() if name not in ("event", "seconds")},
+        knowing=_knowing(slurm, shadow, both),
     )
+
+
+def _change(slurm: Mapping[str, LoggedJob], shadow: Mapping[str, LoggedJob], both: Collection[str]) -> tuple[float, float] | None:
+    """Return the change of the mean completion time and its interval, by batch means."""
+    if len(both) < 2 * BATCHES:
+        return None
+    order = sorted(both, key=lambda job_id: slurm[job_id].arrival_seconds)
+    jcts = [[float(each[i].left_seconds or 0.0) - each[i].arrival_seconds for i in order] for each in (shadow, slurm)]
+    sums = np.array([[part.sum() for part in np.array_split(np.array(each), BATCHES)] for each in jcts])
+    ratio = sums[0].sum() / sums[1].sum()
+    deviations = sums[0] - ratio * sums[1]
+    half = STUDENT * math.sqrt(BATCHES / (BATCHES - 1) * (deviations**2).sum()) / sums[1].sum()
+    return float(ratio - 1.0), float(half)
+
+
+def _knowing(slurm: Replay, shadow: Replay, both: Collection[str]) -> dict[str, float | None] | None:
+    """Return the metrics of the model of Slurm with users who know the speeds of their jobs."""
+    works = {i: entry for i, entry in shadow.works.items() if i in slurm.finished and entry.get("speeds")}
+    if not (shadow.nodes and shadow.assumed and works.keys() >= set(both)):
+        return None
+    begin, cost = slurm.rounds[0]["seconds"], shadow.assumed["start"] + shadow.assumed["loading"]
+    requests = list[BackfilledJob]()
+    order = sorted(works, key=lambda i: (not works[i]["ran_on"], slurm.jobs[i].arrival_seconds))
+    for job_id in order:
+        entry, job, speeds = works[job_id], slurm.jobs[job_id], works[job_id]["speeds"]
+        known = {name: speed for name, speed in speeds.items() if TOO_SLOW * speed >= max(speeds.values())}
+        seconds = {name: cost + entry["steps"] / speed for name, speed in known.items()}
+        if entry["ran_on"]:
+            seconds = {entry["ran_on"]: float(job.left_seconds or begin) - begin}
+        limit = max(seconds.values()) if entry["limit"] is None else entry["limit"]
+        requests.append(
+            BackfilledJob(max(begin, job.arrival_seconds), entry["nodes"], -(-job.gpus // entry["nodes"]), limit, seconds)
+        )
+    # Administrators prefer nodes by weight; here, those on which jobs are fastest come first.
+    relative = [{name: speed / max(each["speeds"].values()) for name, speed in each["speeds"].items()} for each in works.values()]
+    kinds = sorted(shadow.nodes, key=lambda kind: -sum(each.get(kind[0], 0.0) for each in relative))
+    nodes = [(name, gpus) for name, gpus, count in kinds for _ in range(count)]
+    ends = dict(zip(order, backfilled(requests, nodes), strict=True))
+    jobs = {i: slurm.jobs[i] for i in both if math.isfinite(ends[i])}
+    jcts = np.sort(np.array([ends[i] - job.arrival_seconds for i, job in jobs.items()]))
+    origin = min(job.arrival_seconds for job in slurm.jobs.values())
+    waits = np.array([max(0.0, ends[i] - job.arrival_seconds - job.running_seconds) for i, job in jobs.items()])
+    return completions_of(jcts, max(ends[i] for i in jobs) - origin if jobs else None, waits)
 
 
 def _tenants(replays: tuple[Replay, Replay], runs: tuple[Run, Run], both: Collection[str]) -> dict[str, TenantFigures]:

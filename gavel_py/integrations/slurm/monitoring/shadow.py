@@ -7,6 +7,7 @@ reconciler follows the live partition; it provides the real schedule and the wor
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,17 +18,24 @@ from gavel_py.errors import SlurmError
 from gavel_py.integrations.slurm.actions import Actions
 from gavel_py.integrations.slurm.apply import Applied
 from gavel_py.integrations.slurm.client.commands import SlurmCommands, WallClock
-from gavel_py.integrations.slurm.client.records import SlurmJob, SlurmNode, Snapshot
+from gavel_py.integrations.slurm.client.records import Phase, SlurmJob, SlurmNode, Snapshot
 from gavel_py.integrations.slurm.decision import ClusterSnapshot, Decided, SlurmPlanner
 from gavel_py.integrations.slurm.driver import SlurmDriver
 from gavel_py.integrations.slurm.job_mapping import gpus_used
 from gavel_py.integrations.slurm.job_roles import Role, eligibility_of
 from gavel_py.integrations.slurm.lease import holders
 from gavel_py.integrations.slurm.monitoring.event_log import ACTUAL, STAY_EVENTS, warn
-from gavel_py.integrations.slurm.monitoring.virtual import Jobs, VirtualJob, VirtualPartition
-from gavel_py.integrations.slurm.records import Tracked
+from gavel_py.integrations.slurm.monitoring.virtual import (
+    MAX_RUNS,
+    Jobs,
+    StartCosts,
+    VirtualJob,
+    VirtualPartition,
+    loading_of,
+)
+from gavel_py.integrations.slurm.records import RestartCost, Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
-from gavel_py.integrations.slurm.state import SHADOW, save_state
+from gavel_py.integrations.slurm.state import DRIVER, SHADOW, STATE, save_state
 from gavel_py.policies import Policy
 from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -38,6 +46,12 @@ if TYPE_CHECKING:
 LIVE = "slurm.json"
 """Name of the state file of the reconciler that follows the live partition."""
 
+MEASURED = RestartCost([0.8], [0.7])
+"""Stops and starts of drivers in the comparison of docs/slurm-driver.md, of jobs that end at once when they are told to."""
+
+DEFAULT_LOADING_SECONDS = 8.5
+"""With these, a restart costs 10 s."""
+
 
 class SlurmShadow(SlurmDriver):
     """Shows what a `SlurmDriver` would do on a live partition, without changing anything there.
@@ -47,8 +61,9 @@ class SlurmShadow(SlurmDriver):
     writes only to its own directory.
 
     Jobs that are running when the shadow starts run in both schedules. From then on, jobs arrive as in Slurm and progress at the
-    speeds of the profile. A job ends when its work is done. If it has already ended in Slurm, its work is what it did there, at the
-    profile's speed for the type on which it ran; otherwise it is the number of steps that it specifies. A job with known work also
+    speeds of the profile, after stops, their start and loading have taken their time (`costs`). A job ends when its work is done.
+    If it has already ended in Slurm, its work is what it did there after loading, at the profile's speed for the type on which it
+    ran; otherwise it is the number of steps that it specifies. A job with known work also
     ends at its time limit. A job that specifies no steps holds its GPUs at least until it has ended in Slurm. A job that is
     cancelled in Slurm is cancelled here too. The GPUs of jobs that are left to Slurm are not available to the shadow.
 
@@ -56,7 +71,7 @@ class SlurmShadow(SlurmDriver):
         settings: The settings of the site. A shadow changes nothing in Slurm when it ends.
         profile: Throughputs by job type.
         policy: A name or a `Policy`.
-        options: As for `SlurmDriver`. Without `restart_seconds`, a restart costs 10 s.
+        options: As for `SlurmDriver`. With `restart_seconds`, each start costs that.
         directory: The directory for the state and the log.
         commands: Replacement of Slurm's commands, for tests.
         clock: Replacement of the system clock, for tests.
@@ -88,6 +103,22 @@ class SlurmShadow(SlurmDriver):
         self._live = SlurmPlanner(self.settings, profile, self.policy, DEFAULTS, path, self._log_live)
         self._jobs: Jobs = {}
         self._nodes: Mapping[str, SlurmNode] = {}
+        self._given_seconds = options.restart_seconds if "restart_seconds" in options.model_fields_set else None
+        history = settings.history
+        self._measured = MEASURED if history is None else RestartCost(**DRIVER.read(history / STATE)["restart_cost"])
+        self._assumed: dict[str, Any] = {}
+        self._counts = Counter[tuple[str, int]]()
+
+    @property
+    def costs(self) -> StartCosts:
+        """What starts cost here.
+
+        Stops and starts take the median time that the driver of `SlurmSettings.history` measured. The loading time is estimated
+        from the jobs that have finished in Slurm, or is what `restart_seconds` leaves for it.
+        """
+        loading = loading_of(self._partition.runs)
+        found = StartCosts(*self._measured.medians, DEFAULT_LOADING_SECONDS if loading is None else loading)
+        return found if self._given_seconds is None else found.within(self._given_seconds)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -145,10 +176,32 @@ class SlurmShadow(SlurmDriver):
         for job_id, each in list(partition.jobs.items()):
             job, tracked = jobs.get(job_id), known.get(job_id)
             if each.outcome is None and (job is None or job.phase.is_over):
-                steps = 0.0 if tracked is None else tracked.steps_done
+                steps = (
+                    0.0 if tracked is None else self._work_of(tracked, each, has_finished=bool(job and job.phase is Phase.FINISHED))
+                )
                 partition.note_end(job_id, job, steps, self._clock.now())
-                self._log("work", job=job_id, steps=steps, given=None if tracked is None else tracked.total_steps)
+                asked = {} if tracked is None or job is None else self._request_of(job, tracked, each)
+                self._log("work", job=job_id, steps=steps, given=None if tracked is None else tracked.total_steps, **asked)
         partition.forget(jobs)
+
+    def _work_of(self, tracked: Tracked, each: VirtualJob, *, has_finished: bool) -> float:
+        """Return the steps that a job has done in Slurm, without those that its loading time would have allowed."""
+        run, steps, given = tracked.running_seconds, tracked.steps_done, tracked.total_steps
+        if has_finished and given and steps > 0 and tracked.starts == 1 and not each.is_inherited:
+            runs = self._partition.runs
+            runs[:] = [*runs, (run * given / steps, run)][-MAX_RUNS:]
+        loading = 0.0 if each.is_inherited else self.costs.loading
+        return steps * max(0.0, 1.0 - loading * tracked.starts / run) if run > 0 else steps
+
+    def _request_of(self, job: SlurmJob, tracked: Tracked, each: VirtualJob) -> dict[str, Any]:
+        """Return what the model of Slurm needs of a job. ran_on: where it was running when the shadow began."""
+        if self._live.reconciler is None or self._live.state is None:
+            return {}
+        matcher, speeds = self._live.reconciler.matcher, self._live.state.speeds
+        types = dict.fromkeys(matcher.type_of[name] for name in matcher.candidates(job, tracked.usable, tracked.barred))
+        known = {name: speed for name in types if (speed := speeds.speed(tracked.job_type, tracked.num_gpus, name)) > 0}
+        there = [matcher.type_of[name] for name in tracked.types_used[:1] if each.is_inherited and name in matcher.type_of]
+        return {"nodes": max(1, job.nodes), "limit": job.time_limit_seconds, "speeds": known, "ran_on": "".join(there)}
 
     def _advance_and_list(self, new: Collection[str] = ()) -> dict[str, SlurmJob]:
         """End and stop the jobs that are due, and return all jobs. new: jobs that the partition is about to admit."""
@@ -169,20 +222,40 @@ class SlurmShadow(SlurmDriver):
 
     def _decide(self, picture: ClusterSnapshot) -> Decided:
         picture.state.pending, picture.state.sums = set(), {}  # virtual jobs provide no measurements
+        cluster = picture.state.scheduler.cluster
+        types = dict(zip(cluster.accelerator_names, cluster.profile_names, strict=True))
+        counts = Counter((types[node.accelerator], node.num_gpus) for node in cluster.nodes)
+        if counts != self._counts:
+            self._counts = counts
+            self._log("nodes", nodes=[[*each, count] for each, count in counts.items()])
         return super()._decide(picture)
 
     def _apply(self, picture: ClusterSnapshot, actions: Actions) -> Applied:
         """Stop and start jobs of the virtual partition."""
         partition, now, state, types = self._partition, self._clock.now(), picture.state, self._types
+        costs = self.costs
+        stop = costs.stop if actions.stop else 0.0
+        state.restart_cost.measure(stop_seconds=stop or None, start_seconds=costs.start if actions.start else None)
+        self._log_costs(costs)
         for job_id in actions.stop:
             partition.stop(job_id, now, state, types)
         for job_id, target in actions.start.items():
-            partition.start(job_id, target, now, state, types)
+            partition.start(job_id, target, now, stop + costs.start + costs.loading, state, types)
         for job_id, minutes in actions.limits.items():
             limit = picture.snapshot.jobs[job_id].time_limit_seconds or 0.0
             partition.jobs[job_id].lowered_seconds += max(0.0, limit - 60.0 * minutes)
         started, waiting = list(actions.start), dict(actions.cannot)
         return Applied(kept=actions.keep, stopped=actions.stop, started=started, waiting=waiting, jobs=self._advance_and_list())
+
+    def _log_costs(self, costs: StartCosts) -> None:
+        """Log the costs of starts and where they come from, if they have changed."""
+        origin = "" if loading_of(self._partition.runs) is None else "jobs that have finished in Slurm"
+        origin = origin if self._given_seconds is None else "--restart-seconds"
+        history = "" if self.settings.history is None else str(self.settings.history)
+        assumed = {name: round(value, 1) for name, value in costs._asdict().items()} | {"history": history, "loading_from": origin}
+        if assumed != self._assumed:
+            self._assumed = assumed
+            self._log("assumed", **assumed)
 
     def _save(self) -> None:
         if self._directory is not None and self._live.state is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from gavel_py.integrations.slurm.client.records import NodeUsage, Phase, SlurmJob, SlurmNode
 from gavel_py.integrations.slurm.job_mapping import DOWN
@@ -18,6 +20,35 @@ VIRTUAL = SnapshotFormat("gavel-py slurm shadow", 1, "a virtual partition writte
 
 Jobs = Mapping[str, SlurmJob]
 
+MIN_RUNS, MAX_RUNS = 10, 200
+"""The loading time of jobs is estimated from so many jobs at least, and from the latest ones."""
+
+
+class StartCosts(NamedTuple):
+    """What starts cost, in seconds: until other jobs have stopped, until a job runs, and until it has loaded."""
+
+    stop: float
+    start: float
+    loading: float
+
+    def within(self, seconds: float) -> StartCosts:
+        """Return the costs of which a start after a stop takes this time in all."""
+        start = min(self.start, seconds)
+        stop = min(self.stop, seconds - start)
+        return StartCosts(stop, start, seconds - start - stop)
+
+
+def loading_of(runs: list[tuple[float, float]]) -> float | None:
+    """Return the loading time of jobs, from (run time expected from steps and speeds, actual run time); None for too few jobs.
+
+    It is the intercept of the Theil-Sen line, and at most the shortest run: a wrong profile changes the slope.
+    """
+    if len(runs) < MIN_RUNS:
+        return None
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(runs, 2) if abs(b[0] - a[0]) > 0.01 * max(a[0], b[0])]
+    slope = median(slopes) if slopes else 1.0
+    return max(0.0, min(median(run - slope * expected for expected, run in runs), *(run for _, run in runs)))
+
 
 @dataclass
 class VirtualJob:
@@ -28,6 +59,8 @@ class VirtualJob:
         held: {node: GPUs} that it has here.
         start_seconds: When it got these GPUs.
         marks: (time, steps done, steps/s before) of each stop.
+        missing_steps: Steps that count as done but are not, since starts and loading took their time.
+        is_inherited: Whether it was running in Slurm when the shadow began, and has loaded.
         outcome: How it ended in Slurm; None while Slurm still lists it as live.
         work: Steps that it had done in Slurm by then, at the speeds of the profile; None until then.
         end_seconds: When it ended here; None before.
@@ -40,6 +73,8 @@ class VirtualJob:
     held: dict[str, int] = field(default_factory=dict)
     start_seconds: float = 0.0
     marks: list[tuple[float, float, float]] = field(default_factory=list)
+    missing_steps: float = 0.0
+    is_inherited: bool = False
     outcome: Phase | None = None
     work: float | None = None
     end_seconds: float | None = None
@@ -85,7 +120,8 @@ class VirtualJob:
                 return seconds - (steps - work) / before
         if not self.held or speed <= 0:
             return None
-        return max(self.start_seconds, max(tracked.seen_seconds, self.start_seconds) + (work - tracked.steps_done) / speed)
+        left = work + self.missing_steps - tracked.steps_done
+        return max(self.start_seconds, max(tracked.seen_seconds, self.start_seconds) + left / speed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain data."""
@@ -111,11 +147,13 @@ class VirtualPartition:
     Attributes:
         default_steps: Total steps of jobs that specify none; None if unknown.
         jobs: {job_id: job}.
+        runs: As for `loading_of`, of the latest jobs that have finished in Slurm.
         is_new: Whether no job has been admitted yet.
     """
 
     default_steps: float | None
     jobs: dict[str, VirtualJob] = field(default_factory=dict)
+    runs: list[tuple[float, float]] = field(default_factory=list)
     is_new: bool = True
 
     @classmethod
@@ -125,13 +163,12 @@ class VirtualPartition:
             return cls(default_steps)
         document = VIRTUAL.read(path)
         with damage_as_fault(path):
-            return cls(
-                default_steps, {job_id: VirtualJob.from_dict(each) for job_id, each in document["jobs"].items()}, is_new=False
-            )
+            jobs = {job_id: VirtualJob.from_dict(each) for job_id, each in document["jobs"].items()}
+            return cls(default_steps, jobs, [(expected, run) for expected, run in document.get("runs", ())], is_new=False)
 
     def save(self, path: Path) -> None:
         """Write the partition to a file. Raises `InputError`."""
-        VIRTUAL.write(path, {"jobs": {job_id: each.to_dict() for job_id, each in self.jobs.items()}})
+        VIRTUAL.write(path, {"jobs": {job_id: each.to_dict() for job_id, each in self.jobs.items()}, "runs": self.runs})
 
     def admit(self, jobs: Jobs, managed: Collection[str]) -> None:
         """Add new managed jobs and update the others. On the first call, jobs that run in Slurm also run here."""
@@ -139,7 +176,7 @@ class VirtualPartition:
             job = jobs[job_id]
             if job_id not in self.jobs:
                 held = dict(job.held) if self.is_new and job.phase is Phase.RUNNING else {}
-                self.jobs[job_id] = VirtualJob(job, held, job.start_seconds or 0.0)
+                self.jobs[job_id] = VirtualJob(job, held, job.start_seconds or 0.0, is_inherited=bool(held))
             elif job.phase is Phase.WAITING:
                 self.jobs[job_id].job = job
         self.is_new = False
@@ -190,16 +227,18 @@ class VirtualPartition:
         if tracked is not None and state is not None:
             speed = self._speed(each, tracked, state, types)
             steps = tracked.steps_done + speed * max(0.0, now - max(tracked.seen_seconds, each.start_seconds))
-            each.marks.append((now, steps, speed))
+            # A job that has not loaded yet has done no steps, but has lost none either.
+            each.missing_steps = min(each.missing_steps, steps - (each.marks[-1][1] if each.marks else 0.0))
+            each.marks.append((now, steps - each.missing_steps, speed))
         each.held = {}
 
-    def start(self, job_id: str, target: Mapping[str, int], now: float, state: DriverState, types: Mapping[str, str]) -> None:
-        """Start a job. If it has run before, it loses the work of `restart_seconds`."""
+    def start(
+        self, job_id: str, target: Mapping[str, int], now: float, lost: float, state: DriverState, types: Mapping[str, str]
+    ) -> None:
+        """Start a job, which does no steps for the `lost` seconds."""
         each, tracked = self.jobs[job_id], state.tracked[job_id]
         each.held, each.start_seconds = dict(target), now
-        if tracked.starts:
-            lost = state.scheduler.restart_seconds * self._speed(each, tracked, state, types)
-            tracked.steps_done = max(0.0, tracked.steps_done - lost)
+        each.missing_steps += lost * self._speed(each, tracked, state, types)
 
     def displaced(self, nodes: Mapping[str, SlurmNode], used: Mapping[str, int]) -> Iterator[str]:
         """Yield the jobs that lose their GPUs because a node is down or jobs left to Slurm have taken them.
