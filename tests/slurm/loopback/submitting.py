@@ -23,7 +23,7 @@ class Work:
     """A job to submit.
 
     request: options that request GPUs; steps: number of steps; speeds: steps per second by accelerator type;
-    options: further options of sbatch.
+    options: further options of sbatch; loading_seconds: time without steps at each start.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Work:
     steps: float = 1e9
     speeds: Mapping[str, float] = field(default_factory=lambda: SPEEDS)
     options: tuple[str, ...] = ()
+    loading_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def submit(cluster: LoopbackCluster, work: Work, partition: str = "gavel") -> in
     if not script.exists():
         shutil.copy(str(worker.__file__), script)
     speeds = [f"{name}={speed}" for name, speed in work.speeds.items()]
-    command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps)])
+    command = shlex.join([sys.executable, "-S", "-E", str(script), str(cluster.folder), str(work.steps), str(work.loading_seconds)])
     shown = f"$(timeout 20 {cluster.program('scontrol')} --details --oneliner show job $SLURM_JOB_ID)"
     asked = ["--parsable", "--partition", partition, "--job-name", work.name, "--output=/dev/null", "--chdir=/", "--requeue"]
     return int(

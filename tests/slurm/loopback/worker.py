@@ -1,8 +1,8 @@
 """A job for tests: it does steps at the speed of its GPU type, and resumes where it was stopped.
 
-Run as a batch script, by path, without this package: worker.py FOLDER STEPS SHOWN TYPE=STEPS_PER_SECOND ...
+Run as a batch script, by path, without this package: worker.py FOLDER STEPS LOADING SHOWN TYPE=STEPS_PER_SECOND ...
 
-SHOWN is what scontrol shows of the job at its start.
+LOADING are the seconds without steps at each start, and SHOWN is what scontrol shows of the job then.
 
 FOLDER/progress/JOB holds the steps done and is updated frequently, like a checkpoint. FOLDER/stays/JOB has a line of JSON for each
 start and each end of the job, as a record of where it ran. SIGUSR1 ends the work at once.
@@ -26,7 +26,7 @@ class FinishedError(Exception):
 
 
 def main() -> None:
-    folder, total, shown, *speeds = sys.argv[1:]
+    folder, total, loading, shown, *speeds = sys.argv[1:]
     job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
     speed = dict(word.split("=") for word in speeds)[node.rpartition("-")[0]]
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,6 +38,7 @@ def main() -> None:
     done = False
     try:
         with contextlib.suppress(FinishedError):
+            time.sleep(float(loading))
             work(progress, float(total), float(speed))
         done = True
     finally:
