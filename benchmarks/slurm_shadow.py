@@ -12,12 +12,12 @@ import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any, cast
 
 import tables
-from slurm_comparison import PAGE, PLAYS, played, workloads
+from slurm_comparison import PAGE, PLAYED_SEED, PLAYS, Plays, played, workloads
 from slurm_play import NODES
 from slurm_systems import KNOWING, OTHERS, POLICIES, RESTART_SECONDS, ROUND_SECONDS
 from slurm_workload import GPUS_PER_NODE, Workload, limit_minutes, measured, speeds_of
@@ -92,46 +92,37 @@ def promised(workload: Workload, rows: Sequence[Sequence[Any]], name: str) -> gp
     return found
 
 
+def row_of(plays: Plays, workload: Workload, name: str) -> list[object]:
+    """Return what a shadow promises beside the play of other users, and what the driver did."""
+    real, knew = mean_jct(plays[name, workload]), mean_jct(plays[KNOWING, workload])
+    found = promised(workload, plays[OTHERS, workload]["jobs"], name)
+    assert found.change is not None
+    assert found.knowing is not None
+    means = [each["mean_jct_seconds"] or math.nan for each in (found.slurm.metrics, found.shadow.metrics, found.knowing)]
+    change = "{:+.0%} ± {:.0%}".format(*found.change)
+    off = [f"{means[1] / real - 1:+.1%}", f"{means[2] / knew - 1:+.1%}"]
+    return [f"{workload.length}, {workload.load}", name, means[0], change, means[1], real, *off]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     plays, rows = played(PLAYS), list[list[object]]()
-    for workload in workloads(next(iter(plays))[1].seed):
-        if (OTHERS, workload) not in plays:
-            continue
+    for workload in workloads(PLAYED_SEED):
         for name in POLICIES:
-            if (name, workload) not in plays:
-                continue
-            real, knew = mean_jct(plays[name, workload]), mean_jct(plays[KNOWING, workload])
-            found = promised(workload, plays[OTHERS, workload]["jobs"], name)
-            assert found.change is not None
-            assert found.knowing is not None
-            means = [each["mean_jct_seconds"] or math.nan for each in (found.slurm.metrics, found.shadow.metrics, found.knowing)]
-            change, half = found.change
-            rows.append(
-                [
-                    *(f"{workload.length}, {workload.load}", name, means[0], f"{change:+.0%} ± {half:.0%}", means[1], real),
-                    *(f"{means[1] / real - 1:+.1%}", f"{means[2] / knew - 1:+.1%}"),
-                ]
-            )
-            print(rows[-1], file=sys.stderr, flush=True)
-    header = [
-        "jobs, load",
-        "driver",
-        "Slurm: mean, s",
-        "shadow's change",
-        "shadow: mean, s",
-        "driver then: mean, s",
-        "shadow is off by",
-    ]
-    text = tables.markdown([*header, "knowing users' column is off by"], rows) + "\n`python benchmarks/slurm_shadow.py --write`.\n"
+            if {(KNOWING, workload), (OTHERS, workload), (name, workload)} <= plays.keys():
+                rows.append(row_of(plays, workload, name))
+                print(rows[-1], file=sys.stderr, flush=True)
+    header = ["jobs, load", "driver", "Slurm: mean, s", "shadow's change", "shadow: mean, s", "driver then: mean, s"]
+    header += ["shadow is off by", "knowing users' column is off by"]
+    text = tables.markdown(header, rows) + "\n`python benchmarks/slurm_shadow.py --write`.\n"
     sys.stdout.write(text)
     if asked.write:
         tables.write("slurm_shadow", text, PAGE)
 
 
-def mean_jct(play: dict[str, Any]) -> float:
+def mean_jct(play: Mapping[str, Any]) -> float:
     return mean(float(end - arrived) for arrived, end, *_ in play["jobs"])
 
 
