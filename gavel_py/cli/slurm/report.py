@@ -101,7 +101,8 @@ def _basis_text(comparison: gp.SlurmComparison) -> str:
         sentences.append(f"Assumed of jobs: {assumed['stop']:g} s to stop and {assumed['start']:g} s to start ({origin}),")
         sentences.append(f"{assumed['loading']:g} s to load ({loading}).")
     if comparison.knowing:
-        sentences.append("Knowing users leave out GPU types on which their jobs are over 2.5 times as slow;")
+        factor = f"over {comparison.knowing_factor:g} times as slow"
+        sentences.append(f"Knowing users leave out GPU types on which their jobs are {factor};")
         sentences.append("a model of Slurm's backfill, without priorities, limits and reservations.")
     return f"{fill(' '.join(sentences), WIDTH)}\n" if sentences else ""
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -303,8 +303,10 @@ class SlurmComparison:
             jobs in the order of their arrival; None for too few jobs.
         assumed: What the shadow assumed of starts, in seconds, and where the values come from.
         knowing: {metric: value} of these jobs by a model of Slurm's backfill, if users left out the GPU types on which their jobs
-            are more than 2.5 times as slow as on their fastest; None for logs of earlier versions.
+            are more than `knowing_factor` times as slow as on their fastest; None for logs of earlier versions.
     """
+
+    knowing_factor: ClassVar[float] = 2.5
 
     slurm: Run
     shadow: Run
@@ -318,7 +320,6 @@ class SlurmComparison:
     knowing: Mapping[str, float | None] | None
 
 
-TOO_SLOW = 2.5
 BATCHES, STUDENT = 10, 2.262
 """Number of batches, and the 97.5 % quantile of Student's distribution with one degree of freedom less."""
 
@@ -380,7 +381,7 @@ def _knowing(slurm: Replay, shadow: Replay, both: Collection[str]) -> dict[str, 
     order = sorted(works, key=lambda i: (not works[i]["ran_on"], slurm.jobs[i].arrival_seconds))
     for job_id in order:
         entry, job, speeds = works[job_id], slurm.jobs[job_id], works[job_id]["speeds"]
-        known = {name: speed for name, speed in speeds.items() if TOO_SLOW * speed >= max(speeds.values())}
+        known = {name: speed for name, speed in speeds.items() if SlurmComparison.knowing_factor * speed >= max(speeds.values())}
         seconds = {name: cost + entry["steps"] / speed for name, speed in known.items()}
         if entry["ran_on"]:
             seconds = {entry["ran_on"]: float(job.left_seconds or begin) - begin}
