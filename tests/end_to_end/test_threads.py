@@ -244,6 +244,7 @@ class TestScheduler:
             "node_down": lambda: made.node_down("v100-0"),
             "node_up": lambda: made.node_up("v100-0"),
             "regroup": lambda: made.regroup(made.cluster),
+            "note_times": lambda: made.note_times("a", attained_gpu_seconds=0.0, waiting_since_seconds=0.0),
             "report": lambda: made.report("a", steps_done=1),
             "report_all": lambda: made.report_all({"a": 1}),
             "reserve": lambda: made.reserve("v100-0"),
