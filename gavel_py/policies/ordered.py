@@ -24,12 +24,12 @@ class OrderedPolicy(Policy):
 
     Attributes:
         fractional: Whether a job may split its time over several types.
-        preemptive: Whether running jobs may lose their GPUs. If not, they keep them and come first; with fractions, their type.
+        preemptive: Whether running jobs may lose their GPUs. If not, they keep their types and come first.
         backfill: Whether later jobs may pass one that does not fit.
     """
 
     fractional: bool = option(False, "allow a job to split its time over several types, x_ij <= GPUs left / s_i")
-    preemptive: bool = option(True, "false: running jobs keep their GPUs (fractional ones their type) and come first")
+    preemptive: bool = option(True, "false: running jobs keep their accelerator type and come first")
     backfill: bool = option(True, "allow later jobs to overtake one that does not fit; otherwise GPUs may stay idle")
 
     family = "ordered"

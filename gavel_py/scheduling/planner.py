@@ -99,9 +99,6 @@ class RoundPlanner:
             least = np.maximum(
                 self.options.min_run_seconds, current.restart_seconds(self.options.restart_seconds) if chooses else 0.0
             )
-            policy = self.solver.policy
-            if isinstance(policy, OrderedPolicy) and not policy.preemptive and not policy.fractional:
-                least = np.inf
             fixed = locked_gangs(state, current, running, start, least, self.limits(state, current).in_every_round)
             held = self.place(state, current, self.demand(state, current, fixed, start), fixed, running, start)
         return plan_of(state, start, current.rows, held, current)

@@ -301,12 +301,12 @@ def locked_gangs(
         current: The allocation, of N jobs.
         held: (N,) GPUs that they may keep.
         start: The start of the round.
-        least: (N,) or a number, the seconds for which gangs run at least, infinite if they keep their GPUs until they stop.
+        least: (N,) or a number, the seconds for which gangs run at least.
         limits: The limits that hold in every round, which come first.
     """
     columns = state.table.columns
     since, kept_until = (columns[name][current.rows] for name in ("running_since_seconds", "kept_until_seconds"))
-    new = held.runs & ((start - since < least * (1 - DURATION_ROUNDING)) | (start < kept_until) | np.isinf(least))
+    new = held.runs & ((start - since < least * (1 - DURATION_ROUNDING)) | (start < kept_until))
     if not new.any():
         return HeldGpus.none(len(held))
     index = {job_id: i for i, job_id in enumerate(current.problem.job_ids)} if held.partners else {}

@@ -187,14 +187,3 @@ def test_a_recorded_run_is_that_of_rounds(policy: str) -> None:
     ]
     assert (run.stays, run.shares) == (expected.stays, expected.shares)
     assert str(run.over_time) == str(expected.over_time)
-
-
-@pytest.mark.parametrize("round_seconds", [None, 360.0])
-@pytest.mark.parametrize("policy", ["fifo", "priority", "shortest_job_first"])
-def test_without_preemption_nobody_restarts(policy: str, round_seconds: float | None) -> None:
-    """Also not to keep a gang together that starts later."""
-    trace = gp.generate_trace(80, OSDI, jobs_per_hour=80, durations=gp.LogUniform(((1, 600, 7_200),)), seed=4)
-    cluster = gp.Cluster.from_inline("v100:16/4,k80:16/8")
-    result = gp.simulate(trace, cluster, OSDI, policy_of(f"{policy},preemptive=false"), round_seconds=round_seconds)
-    assert {job.starts for job in result.jobs.values()} == {1}
-    assert result.summary.preemptions == 0

@@ -49,13 +49,10 @@ def _hysteresis(size: int, restart_rounds: float) -> float:
 
 
 class PlacementCache:
-    """The GPUs of each type that the gangs of a queue leave free, kept between decisions while all nodes are up.
+    """The GPUs of each type that the gangs of a queue leave free, kept between decisions while all nodes are up."""
 
-    moves: whether running gangs move to keep others together.
-    """
-
-    def __init__(self, layout: Layout, restart_seconds: float = 0.0, round_seconds: float = 1.0, *, moves: bool = True) -> None:
-        self._moves, self._layout, self._pool = moves, layout, FreeResources(layout)
+    def __init__(self, layout: Layout, restart_seconds: float = 0.0, round_seconds: float = 1.0) -> None:
+        self._layout, self._pool = layout, FreeResources(layout)
         self._restart_seconds, self._round_seconds = restart_seconds, round_seconds
         self._domains = [
             PlacementDomains(part, self._pool.free[part.gpus], *self._limits(t)) for t, part in enumerate(layout.parts)
@@ -125,7 +122,7 @@ class PlacementCache:
         for column, misplaced in enumerate(self._misplaced):
             gangs = [each for each in starting if each.column == column]
             if gangs and not self._place_beside(column, gangs):
-                moved = self._place_all(column, gangs) if self._moves else None
+                moved = self._place_all(column, gangs)
             else:
                 moved = self._migrate(column, gangs) if misplaced and self._has_changed[column] else set()
             if moved is None:
@@ -137,7 +134,7 @@ class PlacementCache:
         return changed
 
     def _place_beside(self, column: int, gangs: Sequence[QueuedJob]) -> bool:
-        """Place gangs beside the running ones; return False if a running gang should move, or has to if none may."""
+        """Place gangs beside the running ones; return False if a running gang would have to move."""
         free = self._free_of(column)
         for each in sorted(gangs, key=_hardest_first):
             size, scope, preference = each.size, each.profile.scope, each.profile.preferences[column]
@@ -147,7 +144,7 @@ class PlacementCache:
                 if preference != ANY_PLACEMENT:
                     parts = find_preferred(preference, free.room, size, scope, each.profile.min_nodes[column])
                 if parts is None:
-                    parts = free.room.fit(size, self._domains[column].narrowest(size, scope) if self._moves else scope)
+                    parts = free.room.fit(size, self._domains[column].narrowest(size, scope))
                 if parts is None:
                     return False
                 gpus = free.take_lowest(parts)
@@ -158,7 +155,6 @@ class PlacementCache:
         """Move misplaced gangs as `migrate_misplaced` does; no other gangs move."""
         free, wrong = self._free_of(column), self._misplaced[column]
         new = {each.job_id for each in starting} & wrong.keys()
-        wrong = wrong if self._moves else {job_id: wrong[job_id] for job_id in sorted(new)}
         # On the same free GPUs, migration would fail again.
         attempt = list(wrong.values()), new, free.room.index().on.copy()
         if attempt == self._tried[column]:
@@ -305,7 +301,7 @@ class EventDrivenPlanner:
         self.profiler = JobProfiler(policy, state.table, state.layout, state.spans, cache)
         found = partial(workflow_seconds, state.table, state.blocked, cache, by_workflow=by_workflow)
         self._queue = JobQueue(policy, state.table, self.profiler, state.nodes.cluster.capacities.tolist(), found)
-        self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds, moves=policy.preemptive)
+        self._gpus = PlacementCache(state.layout, restart_seconds, round_seconds)
         self._starts = [part.gpus.start for part in state.layout.parts]
         self._preemptive = policy.preemptive
         self._decisions = 0

@@ -59,7 +59,7 @@ class EventKernel(OrderedQueue):
     def __init__(self, parts: EventParts) -> None:
         super().__init__(parts.policy, parts.capacities)
         self._profiler, self._layout, self._order = parts.profiler, parts.layout, parts.order
-        self._placement = NodePlacement(parts.layout, parts.restart_seconds, moves=parts.policy.preemptive)
+        self._placement = NodePlacement(parts.layout, parts.restart_seconds)
         self._jobs: dict[str, tuple[QueuedJob, Job]] = {}
         self._row_of: dict[str, int] = {}
         self._failures = Counter[str]()

@@ -44,8 +44,8 @@ class FreeNodes:
 class NodePlacement(PlacementCache):
     """Places gangs that may span all nodes as `PlacementCache` does, by node: `QueuedJob.gpus` are `Parts`."""
 
-    def __init__(self, layout: Layout, restart_seconds: float, *, moves: bool) -> None:
-        super().__init__(layout, restart_seconds, moves=moves)
+    def __init__(self, layout: Layout, restart_seconds: float) -> None:
+        super().__init__(layout, restart_seconds)
         self._regions = [[regions.tolist() for regions in part.regions] for part in layout.parts]
 
     def _parts_of(self, column: int, gpus: Any) -> Parts:  # noqa: ARG002
