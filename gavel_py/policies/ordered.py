@@ -66,7 +66,7 @@ class OrderedPolicy(Policy):
 
         `sort_key` then reads only the attributes in `reads` and `fastest` and accepts any subset of the jobs, and `view` and
         `check` treat each job by itself. Event-driven scheduling then keeps a sorted queue instead of sorting at each decision,
-        unless the policy has its own `seats`.
+        unless the policy has its own `seats` or, outside of simulations, reads times.
         """
         return False
 

@@ -293,8 +293,10 @@ class SchedulerState:
     @property
     def rows_of_last(self) -> Indices:
         """Rows of the jobs of the latest round, without those that were forgotten; before the first, of those found running."""
-        if self.last_rows is not None or self.last is None:
-            return self.gangs.rows if self.last_rows is None else self.last_rows
+        if self.last_rows is not None:
+            return self.last_rows
+        if self.last is None:
+            return self.gangs.rows
         found = [self.table.row_of(job_id) for job_id in self.last.assignments]
         return np.array([row for row in found if row is not None], dtype=np.int64)
 

@@ -143,9 +143,7 @@ class Simulation:
         if self._kernel is not None:
             self._execution.listener = self._kernel
         elif scheduler.by_events:
-            logger.info(
-                "decisions at events take the ordinary path, several times as long: the policy, the options or a caller need it"
-            )
+            logger.info("the scheduler decides at events, which takes longer: the policy, the options or a caller need it")
 
     @property
     def scheduler(self) -> RoundScheduler:
@@ -365,7 +363,7 @@ class Simulation:
         else:
             if self._kernel is not None:
                 logger.info(
-                    "job %s: decisions at events take the ordinary path now, since it asks for more than whole GPUs on any nodes",
+                    "job %s: it asks for more than GPUs on any nodes; the scheduler decides from now on, which takes longer",
                     job.job_id,
                 )
             self.scheduler.submit(job.model_copy(update=changes) if changes else job)

@@ -18,19 +18,18 @@ from gavel_py.scheduling.event_driven import EventDrivenPlanner
 from gavel_py.scheduling.event_driven.queue import can_keep_order
 from gavel_py.scheduling.event_driven.queued_jobs import QueuedJob
 from gavel_py.scheduling.planner import RoundPlanner
+from tests.support.event_traces import CLUSTERS, TYPES, policy_of, traces
 from tests.support.examples import examples
 from tests.support.fakes import refusal
 from tests.support.profiles import OSDI
 
 Fifo = gp.policy_class("fifo")
 
-TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)", "ResNet-18 (batch size 64)")
 POLICIES = (
     *("fifo", "fifo,preemptive=false", "fifo,backfill=true", "fifo,agnostic=true", "priority", "priority,preemptive=false"),
     *("shortest_job_first", "shortest_job_first,preemptive=false", "shortest_job_first,by=total,backfill=false"),
     "shortest_job_first,agnostic=true,reference=k80",
 )
-CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7/2,k80:4/1")
 
 
 @contextmanager
@@ -55,29 +54,6 @@ def counting() -> Iterator[list[bool]]:
         yield made
 
 
-@st.composite
-def traces(draw: st.DrawFn) -> list[gp.Submission]:
-    found, arrival = [], 0.0
-    for i in range(draw(st.integers(1, 40))):
-        arrival += draw(st.sampled_from([0.0, 0.0, 1.0, 90.0, 700.0]))
-        job = gp.Job(
-            f"j{i}",
-            job_type=draw(st.sampled_from(TYPES)),
-            num_gpus=draw(st.sampled_from([1, 1, 2, 4, 8])),
-            arrival_seconds=arrival,
-            total_steps=draw(st.sampled_from([300.0, 4e3, 2e4, 1e5])),
-            priority=draw(st.sampled_from([0.0, 1.0])),
-            locality=draw(st.sampled_from(["any", "any", "any", "node", "rack"])),
-            allowed_accelerators=draw(st.sampled_from([None, None, None, ("k80",)])),
-            restart_seconds=draw(st.sampled_from([None, 100.0])),
-            max_retries=1,
-        )
-        cancelled = draw(st.none() | st.none() | st.just(arrival + 300.0))
-        run = {"run_seconds": 100.0, "estimate_seconds": draw(st.sampled_from([30.0, 100.0, 250.0]))}
-        found.append(gp.Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled, **run))
-    return found
-
-
 def played(trace: list[gp.Submission], cluster: gp.Cluster, policy: Any, **options: Any) -> tuple[Any, ...]:
     """Return the rounds of a simulation, its job records and summary, and some of its allocations."""
     rounds: list[gp.Round] = []
@@ -90,15 +66,10 @@ def played(trace: list[gp.Submission], cluster: gp.Cluster, policy: Any, **optio
     return rounds, simulation.result().jobs, summary, allocations
 
 
-def policy_of(text: str) -> gp.Policy:
-    name, *rest = text.split(",")
-    return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
-
-
 @pytest.mark.guard
 @settings(max_examples=examples(40, costly=True))
 @given(
-    trace=traces(),
+    trace=traces(locality=st.sampled_from(["any", "any", "any", "node", "rack"])),
     policy=st.sampled_from(POLICIES),
     gpus=st.sampled_from(CLUSTERS),
     restart=st.sampled_from([0.0, 40.0]),

@@ -3,57 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import gavel_py as gp
+from tests.support.event_traces import CLUSTERS, TYPES, policy_of, traces
 from tests.support.examples import examples
 from tests.support.profiles import OSDI
 
-TYPES = ("ResNet-50 (batch size 64)", "LM (batch size 40)", "Transformer (batch size 64)", "ResNet-18 (batch size 64)")
 POLICIES = (
     *("fifo", "fifo,preemptive=false", "fifo,backfill=true", "fifo,agnostic=true", "priority", "priority,preemptive=false"),
     *("shortest_job_first", "shortest_job_first,preemptive=false", "shortest_job_first,by=total,backfill=false"),
     *("shortest_job_first,agnostic=true,reference=k80", "least_attained_service"),
 )
-CLUSTERS = ("v100:8/4,k80:8/8", "v100:32/4,k80:32/8,p100:12/2", "v100:6/3,p100:7/2,k80:4/1")
 
 
-@st.composite
-def traces(draw: st.DrawFn) -> list[gp.Submission]:
-    """Draw jobs, of which those with a locality, a workflow or CPUs need the scheduler."""
-    found, arrival = list[gp.Submission](), 0.0
-    needs_scheduler = draw(st.sampled_from([False, False, True]))
-    for i in range(draw(st.integers(1, 40))):
-        arrival += draw(st.sampled_from([0.0, 0.0, 1.0, 90.0, 700.0]))
-        job = gp.Job(
-            f"j{i}",
-            job_type=draw(st.sampled_from(TYPES)),
-            num_gpus=draw(st.sampled_from([1, 1, 2, 4, 8])),
-            arrival_seconds=arrival,
-            total_steps=draw(st.sampled_from([300.0, 4e3, 2e4, 1e5])),
-            priority=draw(st.sampled_from([0.0, 1.0])),
-            tenant=draw(st.sampled_from(["", "a", "b"])),
-            locality=draw(st.sampled_from(["any", "any", "node"])) if needs_scheduler else "any",
-            workflow=draw(st.sampled_from(["", "", "w"])) if needs_scheduler else "",
-            cpus_per_gpu=draw(st.sampled_from([0.0, 0.0, 3.0])) if needs_scheduler else 0.0,
-            allowed_accelerators=draw(st.sampled_from([None, None, None, ("k80",)])),
-            restart_seconds=draw(st.sampled_from([None, 100.0])),
-            max_retries=1,
-        )
-        cancelled = draw(st.none() | st.none() | st.just(arrival + 300.0))
-        run = {"run_seconds": 100.0, "estimate_seconds": draw(st.sampled_from([30.0, 100.0, 250.0]))}
-        found.append(gp.Submission(job, failed_attempts=draw(st.integers(0, 2)), cancelled_seconds=cancelled, **run))
-    return found
-
-
-def policy_of(text: str) -> gp.Policy:
-    name, *rest = text.split(",")
-    return gp.resolve_policy(name, **dict(each.split("=") for each in rest))
+NEEDS_SCHEDULER: dict[str, st.SearchStrategy[Any]] = {
+    "locality": st.sampled_from(["any", "any", "node"]),
+    "workflow": st.sampled_from(["", "", "w"]),
+    "cpus_per_gpu": st.sampled_from([0.0, 0.0, 3.0]),
+}
+TENANTS = st.sampled_from(["", "a", "b"])
 
 
 class Watched:
@@ -83,7 +60,7 @@ class Watched:
 @pytest.mark.guard
 @settings(max_examples=examples(100, costly=True))
 @given(
-    trace=traces(),
+    trace=traces(tenant=TENANTS) | traces(tenant=TENANTS, **NEEDS_SCHEDULER),
     policy=st.sampled_from(POLICIES),
     gpus=st.sampled_from(CLUSTERS),
     restart=st.sampled_from([0.0, 40.0]),
@@ -116,6 +93,32 @@ def test_records_summaries_and_gangs_are_those_of_the_scheduler(
     assert asked.simulation.scheduler.policy == policy_of(policy)  # from now on it decides
     if asked_after is not None and all(plain.step() for _ in range(asked_after)):
         assert len(plain.simulation.scheduler.jobs) == plain.simulation.active
+    assert plain.outcome() == asked.outcome()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aging(gp.OrderedPolicy):
+    """Jobs that have waited for ten minutes go first, by a user's own sort key."""
+
+    reads = ("waiting_seconds",)
+
+    @property
+    def by_job(self) -> bool:
+        return True
+
+    @property
+    def changes_at(self) -> Mapping[str, tuple[float, ...]]:
+        return {"waiting_seconds": (600.0,)}
+
+    def sort_key(self, jobs: gp.JobClasses) -> NDArray[np.float64]:
+        return -(jobs.waiting_seconds >= 600).astype(float)  # type: ignore[no-any-return]
+
+
+def test_a_users_policy_may_read_times() -> None:
+    """Each job can run here: for one that cannot, the scheduler alone decides once more when its waiting time is reached."""
+    trace = gp.generate_trace(30, OSDI, jobs_per_hour=60, seed=6)
+    plain, asked = (Watched(list(trace), gp.Cluster.from_inline("v100:8/4,k80:8/4"), Aging()) for _ in range(2))
+    assert asked.simulation.scheduler.by_events
     assert plain.outcome() == asked.outcome()
 
 

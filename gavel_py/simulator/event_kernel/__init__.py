@@ -66,6 +66,7 @@ class EventKernel(OrderedQueue):
         self._unused: list[int] = []
         self._left: list[int] = []  # rows of jobs that have left since the latest decision
         self._ran, self._decided = np.zeros(0, dtype=np.int64), -math.inf  # rows of the gangs of that decision, and its time
+        self._now = -math.inf
         self._failed: list[QueuedJob] = []  # since the latest decision
         self.excluded: dict[str, str] = {}
         fields = {column for name, column in COLUMNS.items() if name in self._reads}

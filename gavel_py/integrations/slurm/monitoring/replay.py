@@ -374,7 +374,7 @@ def _change(slurm: Mapping[str, LoggedJob], shadow: Mapping[str, LoggedJob], bot
 def _knowing(slurm: Replay, shadow: Replay, both: Collection[str]) -> dict[str, float | None] | None:
     """Return the metrics of the model of Slurm with users who know the speeds of their jobs."""
     works = {i: entry for i, entry in shadow.works.items() if i in slurm.finished and entry.get("speeds")}
-    if not (shadow.nodes and shadow.assumed and works.keys() >= set(both)):
+    if not (works and slurm.rounds and shadow.nodes and shadow.assumed and works.keys() >= set(both)):
         return None
     begin, cost = slurm.rounds[0]["seconds"], shadow.assumed["start"] + shadow.assumed["loading"]
     requests = list[BackfilledJob]()

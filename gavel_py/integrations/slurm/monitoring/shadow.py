@@ -36,6 +36,7 @@ from gavel_py.integrations.slurm.monitoring.virtual import (
 from gavel_py.integrations.slurm.records import RestartCost, Tracked
 from gavel_py.integrations.slurm.settings import SlurmSettings
 from gavel_py.integrations.slurm.state import DRIVER, SHADOW, STATE, save_state
+from gavel_py.io.snapshots import damage_as_fault
 from gavel_py.policies import Policy
 from gavel_py.scheduling.options import DEFAULTS, SchedulerOptions
 from gavel_py.throughput_profiles import ThroughputProfile
@@ -104,8 +105,7 @@ class SlurmShadow(SlurmDriver):
         self._jobs: Jobs = {}
         self._nodes: Mapping[str, SlurmNode] = {}
         self._given_seconds = options.restart_seconds if "restart_seconds" in options.model_fields_set else None
-        history = settings.history
-        self._measured = MEASURED if history is None else RestartCost(**DRIVER.read(history / STATE)["restart_cost"])
+        self._measured = MEASURED if settings.history is None else _measured_by(settings.history / STATE)
         self._assumed: dict[str, Any] = {}
         self._counts = Counter[tuple[str, int]]()
 
@@ -266,3 +266,10 @@ class SlurmShadow(SlurmDriver):
     def _log_live(self, event: str, seconds: float | None = None, **fields: Any) -> None:
         if event in STAY_EVENTS:
             self._log(f"{ACTUAL}{event}", seconds=seconds, **fields)
+
+
+def _measured_by(path: Path) -> RestartCost:
+    """Return the costs of restarts in the state of a driver. Raises `InputError`."""
+    document = DRIVER.read(path)
+    with damage_as_fault(path):
+        return RestartCost(**document["restart_cost"])
